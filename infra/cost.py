@@ -280,9 +280,7 @@ def _stacked(rows: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
         for number, (name, cell) in enumerate(zip(heading, row, strict=True)):
             indent = "  " if number else ""
             text = f"{name}: {cell}" if name and number else cell
-            yield from textwrap.wrap(
-                text, columns, initial_indent=indent, subsequent_indent=f"{indent}  "
-            )
+            yield from wrapped(text, columns, indent, f"{indent}  ").splitlines()
 
 
 def _even(rows: Sequence[Sequence[str]], left: int) -> list[str]:
@@ -310,10 +308,8 @@ def table(estimate: Estimate, columns: int | None = None) -> str:
     whole_table = aligned(rows, 2, columns, ("run on demand", "run on spot"))
     if "run on spot" not in whole_table[0]:
         whole_table += ["", *_other_ways(whole, hours)]
-    notes = _notes_of_table(estimate)
-    return "\n".join(
-        [wrapped(title, columns), "", *whole_table, "", *(wrapped(note, columns) for note in notes)]
-    )
+    notes = [wrapped(note, columns) for note in _notes_of_table(estimate)]
+    return "\n".join([wrapped(title, columns), "", *whole_table, "", *notes])
 
 
 def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
@@ -323,11 +319,13 @@ def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
     yield f"Run on spot: {spot}"
 
 
-def wrapped(text: str, columns: int | None) -> str:
-    """Return a paragraph in lines of at most `columns`; as one line without a terminal."""
+def wrapped(text: str, columns: int | None, first: str = "", rest: str = "") -> str:
+    """Return a paragraph in indented lines of at most `columns`; as one line without a terminal."""
     if columns is None:
-        return text
-    return textwrap.fill(text, columns, break_on_hyphens=False)
+        return f"{first}{text}"
+    return textwrap.fill(
+        text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 def _cells(totals: Sequence[Total], hours: Decimal) -> tuple[str, str, str, str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
+from tpu_core.words import plural
 from tpustack.cloud.google import require_project
 from tpustack.console import say
 from tpustack.engine import toolchain
@@ -104,6 +105,6 @@ def command(stack: str) -> None:
     """
     environment = toolchain.engine(toolchain.find())
     update = bootstrap(stack, environment, say)
-    click.echo(f"{update.changed} changes" if update.changed else "nothing changed")
+    click.echo(plural(update.changed, "change") if update.changed else "nothing changed")
     for name, value in sorted(update.outputs.items()):
         click.echo(f"{name}: {value}")

@@ -104,9 +104,7 @@ def as_json(thing: str = "result") -> Callable[[_F], _F]:
 
 def columns() -> int | None:
     """Return the width of the terminal; None for a pipe or file, whose lines stay whole."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        return None
-    return shutil.get_terminal_size().columns
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def echo_json(document: object) -> None:

@@ -22,6 +22,7 @@ import click
 from rich.console import Console
 
 from infra.cost import aligned
+from tpu_core.words import duration, plural
 from tpustack import datasets, errors, local, project
 from tpustack.cloud.google import Google
 from tpustack.engine import backend, stack, toolchain
@@ -91,7 +92,7 @@ class Demo:
             self._train(outputs, data)
             with self._phase("second_up", "pulumi up again"):
                 self.summary.second_up_changes = engine.up(self._engine_output).changed
-                self._say(f"{self.summary.second_up_changes} changes")
+                self._say(plural(self.summary.second_up_changes, "change"))
             if self.keep:
                 self._explain(outputs)
                 kept = True
@@ -137,7 +138,7 @@ class Demo:
             update = engine.up(self._engine_output)
             outputs = update.outputs
             self.summary.endpoint = outputs["tpu_endpoint"]
-            self._say(f"{update.changed} resources created")
+            self._say(f"{plural(update.changed, 'resource')} created")
             self._say(f"TPU {outputs['tpu_name']} at {outputs['tpu_endpoint']}")
         return outputs
 
@@ -155,7 +156,7 @@ class Demo:
             engine.destroy(self._engine_output)
             left = Counter(self.cloud.status()["resources"]) - Counter(before)
             self.summary.resources_left = sum(left.values())
-            listed = ", ".join(f"{count} {kind}" for kind, count in left.items())
+            listed = ", ".join(f"{kind} ({count})" for kind, count in left.items())
             self._say(f"resources left in the local cloud: {listed or 'none'}")
 
     def _explain(self, outputs: dict[str, Any]) -> None:
@@ -178,7 +179,7 @@ class Demo:
         self.summary.seconds["total"] = round(time.monotonic() - started, 2)
         path = project.demo() / "summary.json"
         path.write_text(json.dumps(asdict(self.summary), indent=2) + "\n", encoding="utf-8")
-        self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
+        self._say(f"{duration(self.summary.seconds['total'])} in all; figures in {path.name}")
 
     @contextlib.contextmanager
     def _phase(self, name: str, title: str) -> Iterator[None]:

@@ -19,7 +19,7 @@ from tpu_training.goodput.account import STATES, Account
 from tpu_training.goodput.ledger import FOLDER, File
 from tpustack.cloud.google import Google
 from tpustack.console import line
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 
 _SCHEME = "gs://"
 _AT_ONCE = 8
@@ -37,6 +37,8 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
+    if not Path(where).is_dir():
+        raise UsageError(f"{where} is not a folder")
     for path in sorted(Path(where, FOLDER).glob("*.json")):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 

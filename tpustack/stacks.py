@@ -1,6 +1,5 @@
 """The stack files: read and checked without engine or cloud; what their jobs are known to need."""
 
-import difflib
 import json
 import re
 import shlex
@@ -72,20 +71,18 @@ def all_stacks() -> list[str]:
 
 def load(stack: str) -> StackSettings:
     """Return a stack's settings. Raises UsageError with every problem of their form."""
+    path = path_of(stack)
     try:
-        return parse.load_stack_file(path_of(stack))
+        return parse.load_stack_file(path)
     except base.SettingsError as error:
-        raise UsageError(str(error)) from None
+        # A file that doesn't exist has no settings with problems.
+        raise UsageError(str(error if path.exists() else error.problems[0])) from None
 
 
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
-    if not (path := path_of(stack)).exists():
-        close = difflib.get_close_matches(stack, all_stacks(), n=1)
-        advice = f". Did you mean {close[0]}?" if close else ""
-        raise UsageError(
-            f"--stack: there is no stack {stack}: {shown(path)} does not exist{advice}"
-        )
+    if not path_of(stack).exists():
+        load(stack)
 
 
 def check(stack: str, catalog: Catalog) -> Report:
@@ -170,7 +167,7 @@ def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, A
         return None, ""
     if answer is None or answer.train.costs is None:
         command = asking(settings)
-        return None, f"What an epoch costs at least is not known here: `{command}` finds it out."
+        return None, f"What an epoch costs at least is unknown: `{command}` finds it out."
     from tpu_training.compile.answer import bound, epoch
 
     least = bound(answer.train.costs, answer.facts)
@@ -178,8 +175,11 @@ def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, A
     seconds = epoch(least, answer.global_batch_size, examples, answer.facts).seconds
     amount = estimate.configured.hour * Decimal(seconds) / 3600
     found = {"kind": "bound", "examples": examples, "seconds": seconds, "dollars": f"{amount:f}"}
+    price = words.money(amount)
+    # Below a cent it bounds nothing.
+    costs = "" if price.startswith("<") else f" and costs at least {price}"
     return found, (
-        f"An epoch of {examples:,} examples takes at least {words.duration(seconds)} and costs at "
-        f"least {words.money(amount)} (bound by {least.limit}, compiled by "
-        f"{answer.train.compiler}, not measured; start, input and evaluation come on top)."
+        f"An epoch of {examples:,} examples takes at least {words.duration(seconds)}{costs} (bound "
+        f"by {least.limit}, compiled by {answer.train.compiler}, not measured; start, input and "
+        "evaluation come on top)."
     )

@@ -261,7 +261,9 @@ def load_stack_file(path: Path) -> StackSettings:
         document = load_yaml(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         files = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
-        cure = f"Existing files: {', '.join(files) or 'none'}"
+        close = difflib.get_close_matches(stack, files, n=1)
+        cure = f"{f'Did you mean {close[0]}? ' if close else ''}Existing files: "
+        cure += ", ".join(files) or "none"
         raise _refusal(stack, f"has no file {path.name}", cure) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

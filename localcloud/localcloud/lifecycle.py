@@ -266,7 +266,7 @@ def status(home: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found, indent=2))
         return 0
-    resources = ", ".join(f"{count} {kind}" for kind, count in found["resources"].items())
+    resources = ", ".join(f"{kind} ({count})" for kind, count in found["resources"].items())
     rows = {
         "listens on": f"127.0.0.1:{found['port']} (pid {found['pid']})",
         "state": found["home"],

@@ -23,7 +23,7 @@ from tpustack.cloud.google import Google
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
-from tpustack.stacks import load, path_of, require_file
+from tpustack.stacks import load, path_of
 
 _STACKS = click.option(
     *("--stack", "-s", "stacks"),
@@ -360,7 +360,6 @@ def _limits(stack: str) -> None:
     from tpu_agent.limits import LimitEnforcer
     from tpu_core import google, tpu
 
-    require_file(stack)
     settings = load(stack)
     hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:

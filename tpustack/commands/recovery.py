@@ -76,7 +76,8 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
         if alone or not sys.stdin.isatty():
             raise LockedError(locks)
         question = f"stack {stack} is locked by {whose}, who may be at work. Release the lock?"
-        click.confirm(question, abort=True)
+        if not click.confirm(question):
+            raise LockedError(locks)
     recovery.release(locks)
     click.echo(f"Released the lock of {whose}.")
 

@@ -342,11 +342,11 @@ def settings_command(as_json: bool, as_page: bool) -> None:
     elif as_page:
         click.echo(settings_page(), nl=False)
     else:
+        columns = console.columns()
         for setting in all_settings():
-            columns = console.columns() or 96
-            line = f"{setting.path}  ({facts(setting)})"
-            click.echo(click.wrap_text(line, columns, "", "  "))
-            click.echo(click.wrap_text(setting.description, min(columns, 96), "    ", "    "))
+            click.echo(cost.wrapped(f"{setting.path}  ({facts(setting)})", columns, rest="  "))
+            narrow = columns and min(columns, 96)
+            click.echo(cost.wrapped(setting.description, narrow, "    ", "    "))
 
 
 # The columns that a narrow terminal does without, in this order.

@@ -207,7 +207,7 @@ def permissions_command(stack: str | None, look: bool) -> None:
     # The engine's library takes seconds to load.
     from tpustack.engine.backend import name_of
 
-    stack = stack or name_of(None)
+    stack = name_of(stack)
     # Google's predefined roles allow more than the stack's own resources take.
     kinds = (deployer.READ,) if look else deployer.ALL
     settings = stacks.load(stack)

@@ -34,7 +34,7 @@ def follow_command(stack: str | None, verbose: bool) -> None:
     from tpustack.engine.backend import name_of
     from tpustack.logs.serial import follow
 
-    stack = stack or name_of(None)
+    stack = name_of(stack)
     outputs = _outputs(stack)
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:

@@ -122,9 +122,7 @@ def list_jobs(queue: Queue, everything: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown, indent=2))
     elif shown:
-        from rich.console import Console
-
-        Console().print(jobs.jobs_table(shown))
+        click.echo("\n".join(jobs.jobs_table(shown, console.columns())))
     else:
         click.echo(f"no jobs in gs://{queue.store.bucket}")
 
@@ -471,7 +469,7 @@ def _table(sweep: sweeps.Sweep) -> list[str]:
         params = (str(one.params[name]) for name in names)
         cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
         rows.append(tuple(map(console.line, cells)))
-    return aligned(rows, left=len(rows[0]))
+    return aligned(rows, len(rows[0]), console.columns(), ("steps", "job"))
 
 
 def _draw(sweep: sweeps.Sweep, path: Path) -> None:

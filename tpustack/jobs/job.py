@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpu_agent.jobs.queue import ENDED, QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec, waiting
 from tpu_core import paths
@@ -23,9 +23,6 @@ from tpu_core.bucket import Conflict
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import source, vertex
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 # A job's name may have 63 characters: 40 of its command, 8 of a digest, and the number of its run.
 _LONGEST_STEM, _DIGEST = 40, 8
@@ -262,17 +259,13 @@ def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def jobs_table(shown: list[dict[str, Any]]) -> "Table":
-    """Return a table of rows."""
+def jobs_table(shown: list[dict[str, Any]], columns: int | None) -> list[str]:
+    """Return rows as the lines of a table; `columns` is the terminal's width, if there is one."""
     # Commands that print no table needn't load it.
-    from rich.table import Table
-    from rich.text import Text
+    from infra.cost import aligned
 
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("job", "state", "next", "prio", "tries", "age", "took"):
-        made.add_column(name, no_wrap=True)
-    # The one that gives way where the terminal is narrow.
-    made.add_column("command", min_width=12)
+    heading = ("job", "state", "next", "prio", "tries", "age", "took", "command")
+    table: list[tuple[str, ...]] = [heading]
     now = time.time()
     for row in shown:
         state = "stopping" if row["state"] == RUNNING and row["stop"] else row["state"]
@@ -282,9 +275,8 @@ def jobs_table(shown: list[dict[str, Any]]) -> "Table":
         command = command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…"
         cells = [row["name"], state, row["place"] or "", row["priority"], row["tries"]]
         cells += [span(now - row["submitted"]), took, command]
-        # Text, since others wrote it: a str would be read as rich's markup.
-        made.add_row(*(Text(console.line(str(cell))) for cell in cells))
-    return made
+        table.append(tuple(console.line(str(cell)) for cell in cells))
+    return aligned(table, len(heading), columns, ("command", "prio", "took", "tries"))
 
 
 def job_document(job: Job, bucket: str) -> dict[str, Any]:

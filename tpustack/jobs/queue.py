@@ -61,7 +61,6 @@ def _bucket_of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     from infra.names import names_of
     from tpustack import stacks
 
-    stacks.require_file(stack)
     settings = stacks.load(stack)
     if managed and settings.jobs.vertex is None:
         raise UsageError(
@@ -139,11 +138,8 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     # A -pod runtime holds the chips for its gRPC server: other processes of the host find none.
     serves_grpc = runtime is not None and runtime.serves_grpc
     on_vm = settings.training.run_on is RunOn.VM
-    if (
-        settings.is_compute
-        and framework == "tensorflow"
-        and not (settings.training.tensorflow_version)
-    ):
+    installs = bool(settings.training.tensorflow_version)
+    if settings.is_compute and framework == "tensorflow" and not installs:
         raise UsageError(
             f"--framework tensorflow: training.tensorflowVersion is not set for the stack {stack}, "
             "whose machine of Compute Engine has no TensorFlow without it"

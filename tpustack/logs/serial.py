@@ -7,6 +7,7 @@ it writes to the bucket.
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ def follow(
         progress.TextColumn("{task.fields[figures]}", markup=False),
         progress.TimeElapsedColumn(),
         console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task("training", total=None, figures=f"waiting for {vm}")
@@ -331,19 +333,19 @@ class Boot:
         vm: the machine's name.
     """
 
-    _MOST = 20
-
     def __init__(self, vm: str) -> None:
-        self.lines: list[str] = []
+        # The last ones say why it fails.
+        self.lines: deque[str] = deque(maxlen=20)
         self.title = f"{vm} is booting; --verbose shows what it writes"
         self._booting = True
 
     def holds(self, line: str) -> bool:
-        """Return whether the line belongs to a boot; it is kept then."""
+        """Return whether the line belongs to a boot; it is kept then. A failure is none."""
         self._booting = self._booting or bool(_BOOT.search(line))
-        if self._booting:
-            self.lines.append(line)
-        return self._booting
+        if not self._booting or _FAILED.search(line):
+            return False
+        self.lines.append(line)
+        return True
 
     def over(self) -> None:
         """Forget the boot: the training makes steps."""
@@ -352,7 +354,8 @@ class Boot:
 
     def last(self) -> list[str]:
         """Return the last lines of a boot that came to nothing, and forget them."""
-        lines, self.lines = self.lines[-self._MOST :], []
+        lines = list(self.lines)
+        self.lines.clear()
         return lines
 
 

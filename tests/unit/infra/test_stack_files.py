@@ -65,7 +65,7 @@ def test_production_keeps_its_bucket() -> None:
 
 def test_a_missing_stack_file_is_refused_with_the_stacks_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
-    with pytest.raises(SettingsError, match=r"has no file Pulumi.dve.yaml. Existing files: dev\."):
+    with pytest.raises(SettingsError, match=r"dve.yaml. Did you mean dev\? Existing files: dev\."):
         load_stack_file(tmp_path / "Pulumi.dve.yaml")
 
 

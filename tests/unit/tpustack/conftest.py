@@ -34,7 +34,6 @@ Run = Callable[..., Done]
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """`tpustack` with arguments, as a shell would run it into a pipe."""
-    monkeypatch.delenv("COLUMNS", raising=False)
 
     def command(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["tpustack", *arguments])

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import localcloud
 from tests.in_turn import Commands, run_in_turn
+from tpustack import console
 from tpustack.__main__ import COMMANDS, cli
 
 RUN = """
@@ -92,21 +93,23 @@ TABLES = (
     ("catalog", "runtimes"),
     ("catalog", "machines", "--zone", "us-central1-a"),
     ("cost", "--accelerator-type", "v3-32", "--region", "europe-west4"),
+    ("settings",),
 )
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("arguments", TABLES)
 def test_no_line_of_a_table_is_wider_than_the_terminal(
-    arguments: tuple[str, ...], columns: int
+    arguments: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = CliRunner().invoke(cli, arguments, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    monkeypatch.setattr(console, "columns", lambda: columns)
+    done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0
     assert [line for line in done.stdout.splitlines() if len(line) > columns] == []
 
 
 def test_a_pipe_gets_each_row_as_one_line_with_all_columns() -> None:
-    done = CliRunner().invoke(cli, ("catalog", "--type", "v5e"), env={"COLUMNS": None})
+    done = CliRunner().invoke(cli, ("catalog", "--type", "v5e"), env={"COLUMNS": "40"})
     assert "CIDR" in done.stdout.splitlines()[0]
 
 

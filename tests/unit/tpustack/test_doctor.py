@@ -209,7 +209,7 @@ def test_json_has_the_findings_and_the_unknown_errors(run: Run, tmp_path: Path) 
         (["."], "Is a directory"),
         (["-", "--stack", "dev"], "--stack and FILE exclude each other"),
         (["--stack", "no/stack"], "is no name of a stack"),
-        (["--stack", "nosuch"], "there is no stack nosuch"),
+        (["--stack", "nosuch"], "has no file Pulumi.nosuch.yaml"),
         (["--markdown", "--json"], "--markdown stands alone"),
     ],
 )

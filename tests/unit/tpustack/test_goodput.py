@@ -88,6 +88,11 @@ def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
     assert "no training has written a ledger there" in done.err
 
 
+def test_a_path_that_is_not_there_is_wrong_input(run: Run, tmp_path: Path) -> None:
+    done = run("goodput", str(tmp_path / "nosuch"))
+    assert (done.code, "nosuch is not a folder" in done.err) == (2, True)
+
+
 def test_a_picture_of_another_kind_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("goodput", str(tmp_path), "--json", "--plot", "x.gif")
     assert (done.code, done.out) == (2, "")

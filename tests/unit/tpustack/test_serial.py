@@ -204,7 +204,7 @@ def test_a_boot_is_one_line_until_the_first_step_and_again_after_a_restart() -> 
     boot.over()
     assert not boot.holds("a line of the trainer")
     assert boot.holds("Linux version 6.1")
-    assert boot.lines == ["Linux version 6.1"]
+    assert boot.last() == ["Linux version 6.1"]
 
 
 def test_a_boot_that_came_to_nothing_is_shown_by_its_last_lines_once() -> None:
@@ -213,6 +213,10 @@ def test_a_boot_that_came_to_nothing_is_shown_by_its_last_lines_once() -> None:
         boot.holds(f"line {number}")
     assert boot.last() == [f"line {number}" for number in range(10, 30)]
     assert boot.last() == []
+
+
+def test_a_failure_before_the_first_step_is_shown_at_once() -> None:
+    assert not Boot("vm").holds(FAILED)
 
 
 def test_progress_reads_as_the_trainers_own_bar() -> None:

@@ -254,7 +254,7 @@ def test_the_picture_of_the_same_ledger_is_the_same(kind: str) -> None:
     if kind == "svg":
         text = picture.decode()
         assert "badput by cause" in text
-        assert "provisioning" in text
+        assert "TPU away" in text
 
 
 def test_the_picture_marks_what_happened_from_outside_while_the_job_ran() -> None:

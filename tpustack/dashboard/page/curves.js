@@ -21,7 +21,7 @@ function rank(metric) {
 }
 
 /** Returns the charts that are shown at once, and those of each folded group, each with its lines by split. */
-export function arranged(curves) {
+function arranged(curves) {
   const main = new Map(), folded = new Map();
   for (const tag of Object.keys(curves).sort()) {
     if (!curves[tag].length) continue;

@@ -10,12 +10,13 @@ export function span(seconds) {
 export const now = () => Date.now() / 1000;
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
 export const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
-export const percent = (part) => `${(100 * part).toFixed(1)} %`;
+export const percent = (part) => `${(100 * part).toFixed(1)}%`;
 
 export function dollars(text, complete = true) {
   if (text === null || text === undefined) return "";
   const amount = Number(text);
-  return `${complete ? "" : "at least "}$${amount.toFixed(amount && amount < 0.1 ? 4 : 2)}`;
+  if (amount > 0 && amount < 0.005) return "< $0.01";
+  return `${complete ? "" : "at least "}$${amount.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
 export const number = (value) =>

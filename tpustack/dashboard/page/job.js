@@ -15,7 +15,7 @@ let open = null;
 /** Opens a job of a queue, or a training that is in none: of that there are the curves alone. */
 export function openJob(place, name, folders = [`jobs/${name}`, `jobs/${name}/model`]) {
   const whole = known.has(`${place}/${name}`);
-  open = { place, name, folders, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
+  open = { place, name, folders, whole, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
   $("job-title").textContent = name;
   $("job-said").textContent = "";
   $("job-facts").replaceChildren();
@@ -36,7 +36,7 @@ export function openJob(place, name, folders = [`jobs/${name}`, `jobs/${name}/mo
 
 /** Shows in the dialog whether the server answers: without it no button can do anything. */
 export function connected(isLive, text) {
-  if (isLive && !$("job-link").hidden && open) refresh();
+  if (isLive && !$("job-link").hidden && open?.whole) refresh();
   $("job-link").hidden = isLive;
   $("job-link").textContent = isLive ? "" : text;
   $("job-buttons").disabled = $("log-save").disabled = !isLive;

@@ -24,8 +24,8 @@ function hear(message) {
 }
 
 function draw() {
-  // What a stack is and costs now is known from its jobs and TPUs.
-  for (const topic in SHOW) if (messages[topic].size && (dirty.has("jobs") || topic === "stacks")) dirty.add(topic);
+  // A stack's state comes from its jobs and TPUs. The other parts leave out problems that it explains.
+  for (const topic in SHOW) if (messages[topic].size && (dirty.has("jobs") || dirty.has("stacks") || topic === "stacks")) dirty.add(topic);
   for (const topic of dirty) SHOW[topic](messages[topic], messages);
   dirty.clear();
 }

@@ -4,7 +4,7 @@ import { path, post } from "./api.js";
 import { $, Pages, cell, h, problems, state, sync } from "./dom.js";
 import { dollars } from "./format.js";
 
-const WORDS = { missing: ["not deployed", ""], denied: ["no access", "bad"], lost: ["no bucket", "bad"] };
+const WORDS = { missing: ["not deployed", ""], denied: ["no access", "bad"], lost: ["no bucket", "bad"], unknown: ["unknown", "wait"] };
 const KINDS = { "no change": "good", drift: "wait", failure: "bad" };
 const found = new Map();
 let last = null;
@@ -40,7 +40,7 @@ export function showStacks(messages, all) {
 // A stack without a bucket is not deployed, unless it has a TPU: then the bucket was lost.
 function about(message, hasTpu) {
   if (!message) return null;
-  const kind = message.kind === "missing" && hasTpu ? "lost" : message.kind ?? "";
+  const kind = message.kind === "missing" && hasTpu ? "lost" : message.kind ?? (message.problem ? "unknown" : "");
   return { kind, problem: ["denied", "lost"].includes(kind) ? message.problem : "" };
 }
 

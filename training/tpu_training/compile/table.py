@@ -40,8 +40,9 @@ def _memory_lines(answer: facts.Answer) -> Iterator[str]:
     if answer.part_batch_size:
         parts = f", in {answer.accumulation} parts" if answer.accumulation > 1 else ""
         yield (
-            f"{answer.tpu}: {answer.replicas} replicas, a batch of {answer.global_batch_size:,} "
-            f"in all, {answer.part_batch_size} a replica at a time{parts}"
+            f"{answer.tpu}: {words.plural(answer.replicas, 'replica')}, a batch of "
+            f"{answer.global_batch_size:,} in all, {answer.part_batch_size} a replica at a time"
+            f"{parts}"
         )
     else:
         yield f"{answer.tpu}: a program for {words.plural(answer.replicas, 'replica')}"
@@ -63,7 +64,7 @@ def _step_lines(answer: facts.Answer, examples: int | None) -> Iterator[str]:
     yield _row("step", f"at least {words.duration(least.seconds)} (bound, by {least.limit})")
     yield _row(
         "",
-        f"{costs.flops / 1e12:.3g} TFLOP, {costs.hbm_bytes / 1e9:.3g} GB of HBM traffic a replica; "
+        f"{metric(costs.flops, 'FLOP')}, {metric(costs.hbm_bytes, 'B')} of HBM traffic a replica; "
         f"at most {least.utilisation:.0%} of the chip's peak",
     )
     if costs.remat_instructions:
@@ -120,6 +121,12 @@ def size(count: float) -> str:
     if mib >= 1:
         return f"{mib:.0f} MiB" if mib >= 10 else f"{mib:.1f} MiB"
     return f"{math.ceil(count / 1024)} KiB"
+
+
+def metric(value: float, unit: str) -> str:
+    """Return a quantity with the prefix that suits it: `3.07 TFLOP`, `210 MFLOP`."""
+    power = min(int(math.log10(max(value, 1)) / 3), 5)
+    return f"{value / 1000**power:.3g} {('', *'kMGTP')[power]}{unit}"
 
 
 def dollars(amount: float | None) -> str:

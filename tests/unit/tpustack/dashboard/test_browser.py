@@ -251,11 +251,11 @@ def test_a_lost_server_is_told_in_the_dialog_whose_buttons_rest(
 class Refusing(Google):
     """Refuses one bucket."""
 
-    refused = ""
+    refused, status = "", 403
 
     def exchange(self, method: str, url: str, *rest: Any) -> Any:
         if f"/b/{self.refused}/" in url:
-            raise ApiError(403, "no access")
+            raise ApiError(self.status, "no access")
         return super().exchange(method, url, *rest)
 
 
@@ -277,6 +277,19 @@ def test_one_stack_of_ten_refused_is_one_line_and_the_others_are_not_deployed(
         assert "running now $0.00/h" in browser.value(
             "document.querySelector('#stacks-count').textContent"
         )
+
+
+def test_a_stack_whose_bucket_cannot_be_read_is_not_called_deployed(
+    browser: Page, client: Client
+) -> None:
+    stack = a_stack("stack")
+    google = Refusing(client.session)
+    google.refused, google.status = stack.bucket, 500
+    with serving(Application([stack], google).asgi, TOKEN) as url:
+        browser.open("about:blank")
+        browser.open(url)
+        browser.wait("document.querySelector('#stacks-rows .state')?.textContent === 'unknown'")
+        browser.wait("document.querySelector('#jobs-problems').textContent.includes('no access')")
 
 
 def test_ten_thousand_jobs_are_there_within_two_seconds(

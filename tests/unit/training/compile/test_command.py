@@ -18,7 +18,7 @@ import pytest
 
 from tpu_training import compile_command
 from tpu_training.__main__ import main
-from tpu_training.compile import cached, session
+from tpu_training.compile import cached, session, table
 from tpu_training.compile.answer import (
     Buffer,
     Compiled,
@@ -124,9 +124,10 @@ def test_the_answer_has_memory_bounds_price_largest_batches_and_the_estimate(
         "3.75 GiB  activations and temporaries",
         "300 MiB  bf16[128,56,56,64], 33% padding  conv  own.py:7",
         "at least 76.8 ms (bound, by HBM bandwidth)",
-        "at most 65% of the chip's peak",
+        "3.07 TFLOP, 34.6 GB of HBM traffic a replica; at most 65% of the chip's peak",
         "100 is padded to 104 (resnet/conv own.py:7)",
-        "1,281,167 examples take at least 96.1 s (bound): $0.21 on demand (us-central1, $8.00/h)",
+        "1,281,167 examples take at least 1 min 36 s (bound): $0.21 on demand",
+        "on demand (us-central1, $8.00/h)",
         "evaluation  580 MiB of 15.00 GiB",
         "batch of 4,",
         "without computing anything twice",
@@ -134,6 +135,13 @@ def test_the_answer_has_memory_bounds_price_largest_batches_and_the_estimate(
         "Nothing was measured on a TPU.",
     ):
         assert words in out
+
+
+@pytest.mark.parametrize(
+    ("flops", "said"), [(2.1e8, "210 MFLOP"), (3.07e12, "3.07 TFLOP"), (12, "12 FLOP")]
+)
+def test_a_small_quantity_is_not_a_fraction_of_a_large_unit(flops: float, said: str) -> None:
+    assert table.metric(flops, "FLOP") == said
 
 
 def test_quick_stops_after_memory_and_bounds(
