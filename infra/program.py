@@ -97,7 +97,7 @@ def _export(
         "tpu_zone": made.zone,
         "tpu_zones": list(settings.tpu_zones),
         "vm_name": driver.name,
-        "vm_zone": settings.zone if settings.is_compute else settings.vm_zone,
+        "vm_zone": settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.
     for name in OUTPUTS:

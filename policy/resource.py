@@ -286,11 +286,15 @@ def _vm(props: Mapping[str, Any], where: Property, disks: Sequence[Disk | None])
         if interface.get(key)
     )
     kind = str(props.get("machineType")).rpartition("/")[2]
+    capacity = _asked("scheduling", props)
+    affinity = group(props, "reservationAffinity").get("type")
+    if affinity == "SPECIFIC_RESERVATION":
+        capacity = Property("reservationAffinity.type", affinity), RESERVED
     return Machine(
         "TPU" if _HOST.match(kind) else "VM",
         Property("machineType", props.get("machineType")),
         where,
-        *_asked("scheduling", props),
+        *capacity,
         # A VM without an account has no identity at all.
         account=account if "serviceAccount" in props else None,
         scopes=items(group(props, "serviceAccount"), "scopes"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from infra.catalog.entries import Host
-from infra.checks.context import Context, nearest, one_of
+from infra.checks.context import Context, nearest, one_of, unverified
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import Capacity
@@ -170,7 +170,7 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
             "limits.timeToLiveHours": settings.limits.time_to_live_hours,
             "limits.idleMinutes": settings.limits.idle_minutes,
         },
-        "is kept by the Cloud TPU API, which does not see a machine of Compute Engine",
+        "needs the Cloud TPU API, which doesn't know a machine of Compute Engine",
         "Remove it; tpu.capacity: flex-start ends the machine after tpu.queued.runHours",
     )
 
@@ -192,5 +192,4 @@ def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[st
             "Compute Engine may wait, so without capacity `pulumi up` fails at once."
         )
     doubt = [host.tpu.doubt] if host.tpu.doubt and settings.training.tensorflow_version else []
-    shown = "; ".join(["a stack of architecture compute", *doubt])
-    yield f"not proven on a real TPU (docs/verification.md): {shown}"
+    yield unverified("architecture: compute", *doubt)

@@ -48,6 +48,12 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
     return f"Use {one_of(close)}" if close else f"Choose from: {', '.join(names[:8])}"
 
 
+def unverified(*what: str, anchor: str = "") -> str:
+    """Return the warning of what nobody has tried, and where the evidence is."""
+    page = f"docs/verification.md{anchor}"
+    return f"unverified on real hardware: {'; '.join(what)}. Details: {page}"
+
+
 def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
     """Return the problem with a zone without TPUs; `zones` have some, the best of them first."""
     known = list(zones)

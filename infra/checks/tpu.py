@@ -1,11 +1,11 @@
-"""Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
+"""Checks of the TPU: type, zone, form, queue, recovery, and what is unverified."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
-from infra.checks.context import Context, nearest, one_of, without_tpus
+from infra.checks.context import Context, nearest, one_of, unverified, without_tpus
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import FULL_SCOPE, Capacity
@@ -239,10 +239,10 @@ def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[s
     """Warn of zones that Google hides until a project switches them on."""
     for zone in settings.tpu_zones:
         if AI in zone:
+            where = f" The VM is in {settings.vm_zone}, because AI zones have no usual machine types."
             yield (
                 f"{settings.setting_of(zone)}: {zone} is an AI zone. Google hides it until you "
-                f"run `{SWITCH_ON.format(settings.project)}`. The VM is in {settings.vm_zone}, "
-                "because AI zones have no usual machine types."
+                f"run `{SWITCH_ON.format(settings.project)}`.{'' if settings.is_compute else where}"
             )
 
 
@@ -450,10 +450,7 @@ def warn_about_unverified(settings: StackSettings, context: Context) -> Iterator
         return
     found = [*_unverified(settings, accelerator, runtime)]
     if found:
-        yield f"unverified on real hardware: {'; '.join(found)}. Details: {_DETAILS}"
-
-
-_DETAILS = "docs/verification.md#vm-drives-a-tpu-vm"
+        yield unverified(*found, anchor="#vm-drives-a-tpu-vm")
 
 
 def _unverified(

@@ -404,10 +404,10 @@ class StackSettings(Section, strict=False):
     def vm_zone(self) -> str:
         """Zone of the VM: the TPU's, or the parent of an AI zone, which has no usual machines.
 
-        The parent of `us-central1-ai1a` is `us-central1-a`
+        With architecture compute the TPU is the VM. The parent of `us-central1-ai1a` is `us-central1-a`
         (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24).
         """
-        return _AI.sub("-", self.zone)
+        return self.zone if self.is_compute else _AI.sub("-", self.zone)
 
     @property
     def region(self) -> str:
