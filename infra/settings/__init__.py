@@ -404,8 +404,9 @@ class StackSettings(Section, strict=False):
     def vm_zone(self) -> str:
         """Zone of the VM: the TPU's, or the parent of an AI zone, which has no usual machines.
 
-        With architecture compute the TPU is the VM. The parent of `us-central1-ai1a` is `us-central1-a`
-        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24).
+        The parent of `us-central1-ai1a` is `us-central1-a`
+        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24). With
+        architecture compute the TPU is the VM.
         """
         return self.zone if self.is_compute else _AI.sub("-", self.zone)
 

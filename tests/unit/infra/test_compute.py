@@ -213,7 +213,7 @@ def test_its_cost_is_its_chips_and_its_disk() -> None:
 @pytest.mark.parametrize(
     ("tpu", "said"),
     [
-        ({"capacity": "spot"}, "`tpustack recover --loop --stack test` on a laptop does"),
+        ({"capacity": "spot"}, "Run `tpustack recover --loop --stack test` on another computer"),
         (
             {"capacity": "flex-start", "queued": {"runHours": 1}},
             "without capacity `pulumi up` fails at once",
