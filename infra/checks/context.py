@@ -48,10 +48,12 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
     return f"Use {one_of(close)}" if close else f"Choose from: {', '.join(names[:8])}"
 
 
+UNVERIFIED = "unverified on real hardware"
+
+
 def unverified(*what: str, anchor: str = "") -> str:
     """Return the warning of what nobody has tried, and where the evidence is."""
-    page = f"docs/verification.md{anchor}"
-    return f"unverified on real hardware: {'; '.join(what)}. Details: {page}"
+    return f"{UNVERIFIED}: {'; '.join(what)}. Details: docs/verification.md{anchor}"
 
 
 def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:

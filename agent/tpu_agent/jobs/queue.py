@@ -10,6 +10,7 @@ from typing import Any
 
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
+from tpu_core.words import plural
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed-out"
@@ -159,8 +160,8 @@ class Job:
         if last.why == "setup" or (last.why == "exited" and outcome.code in _FINAL_CODES):
             return self.over(FAILED, now, text, outcome.code)
         if used > budget:
-            left = f"; its {budget} further attempts are used up" if budget else ""
-            return self.over(FAILED, now, f"{text}{left}", outcome.code)
+            tried = f" after {plural(budget, 'further attempt')}" if budget else ""
+            return self.over(FAILED, now, f"{text}{tried}", outcome.code)
         return dataclasses.replace(self, state=QUEUED, reason=f"restarting: {text}")
 
     def to_json(self) -> bytes:
@@ -228,7 +229,7 @@ def parse(data: bytes, name: str) -> Job:
     }
     for where, is_wrong in wrong.items():
         if is_wrong:
-            raise records.Unreadable(f"its {where} is invalid")
+            raise records.Unreadable(f"invalid {where}")
     return job
 
 

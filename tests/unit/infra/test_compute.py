@@ -228,6 +228,13 @@ def test_a_preview_says_what_nothing_brings_back_and_what_is_not_proven(
     assert any(said in each for each in find_warnings(settings, context_of(settings, root)))
 
 
+@pytest.mark.parametrize("preview", [True, False])
+def test_what_is_unverified_is_not_said_again_by_the_update(run: Run, preview: bool) -> None:
+    engine, _ = run(compute(tpu={"capacity": "spot"}), preview=preview)
+    assert any(said.startswith("unverified") for said in engine.warnings) == preview
+    assert any(said.startswith("tpu.capacity is spot") for said in engine.warnings)
+
+
 @pytest.fixture(scope="module")
 def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     made = LocalCloud(tmp_path_factory.mktemp("home"), clock=VirtualClock())

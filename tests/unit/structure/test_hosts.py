@@ -153,7 +153,9 @@ def to_others(sent: list[tuple[str, str]], secret: str = TOKEN) -> list[str]:
 def test_no_client_sends_credentials_to_another_host(
     ask: Callable[[str], object], url: str, sent: list[tuple[str, str]]
 ) -> None:
-    with pytest.raises(Exception, match=r"which alone gets|the only host that gets|connection adapters"):
+    with pytest.raises(
+        Exception, match=r"which alone gets|the only host that gets|connection adapters"
+    ):
         ask(url)
     assert to_others(sent) == []
 
@@ -201,7 +203,6 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 REVIEWED = {
     "tools/docs_site.py": "the git remote of this checkout, for a link; nothing is sent",
     "core/tpu_core/google.py": "a region that matches a pattern; the metadata server, no token",
-    "tools/docs_site.py": "where the clone came from: a link on a page, which nothing here follows",
     "tpustack/dashboard/server.py": "the names of this machine, to compare with; a printed line",
 }
 _HOST = re.compile(r"https?://[^/?#]*\{")

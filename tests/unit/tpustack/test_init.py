@@ -171,7 +171,7 @@ def test_missing_options_are_asked_until_the_answer_is_valid(
     assert 'zone: "mars" has no TPUs.' in done.err
     assert "TPUs in europe-west4-b: v5litepod-1, v5litepod-4" in done.out
     assert "spot: $1.78 an hour" in done.out
-    assert 'training.data: "nowhere" does not exist.' in done.err
+    assert 'training.data: "nowhere" doesn\'t exist.' in done.err
     assert '--backend: "s3://bucket" is not a place for Pulumi\'s state.' in done.err
     assert '--secrets-provider: "gcpkms://key" encrypts no secrets here.' in done.err
     config = config_of(project, "mine")

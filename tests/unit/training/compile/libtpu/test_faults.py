@@ -52,7 +52,9 @@ def test_machines_that_libtpu_is_not_made_for_get_another_way(
 ) -> None:
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    with pytest.raises(InputError, match=rf"Linux x86-64 only, .*{machine}; compile in a container"):
+    with pytest.raises(
+        InputError, match=rf"Linux x86-64 only, .*{machine}; compile in a container"
+    ):
         find_libtpu()
 
 
