@@ -153,9 +153,7 @@ def to_others(sent: list[tuple[str, str]], secret: str = TOKEN) -> list[str]:
 def test_no_client_sends_credentials_to_another_host(
     ask: Callable[[str], object], url: str, sent: list[tuple[str, str]]
 ) -> None:
-    with pytest.raises(
-        Exception, match=r"which alone gets|the only host that gets|connection adapters"
-    ):
+    with pytest.raises(Exception, match=r"the only host that gets|connection adapters"):
         ask(url)
     assert to_others(sent) == []
 
