@@ -274,6 +274,8 @@ def _asked(name: str, props: Mapping[str, Any]) -> tuple[Property, str]:
     for kind in (SPOT, PREEMPTIBLE, RESERVED):
         if scheduling.get(kind) is True:
             return Property(f"{name}.{kind}", True), kind
+    if (affinity := group(props, "reservationAffinity").get("type")) == "SPECIFIC_RESERVATION":
+        return Property("reservationAffinity.type", affinity), RESERVED
     return Property(name, props.get(name)), ON_DEMAND
 
 
@@ -286,15 +288,11 @@ def _vm(props: Mapping[str, Any], where: Property, disks: Sequence[Disk | None])
         if interface.get(key)
     )
     kind = str(props.get("machineType")).rpartition("/")[2]
-    capacity = _asked("scheduling", props)
-    affinity = group(props, "reservationAffinity").get("type")
-    if affinity == "SPECIFIC_RESERVATION":
-        capacity = Property("reservationAffinity.type", affinity), RESERVED
     return Machine(
         "TPU" if _HOST.match(kind) else "VM",
         Property("machineType", props.get("machineType")),
         where,
-        *capacity,
+        *_asked("scheduling", props),
         # A VM without an account has no identity at all.
         account=account if "serviceAccount" in props else None,
         scopes=items(group(props, "serviceAccount"), "scopes"),

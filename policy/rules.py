@@ -485,8 +485,7 @@ def _tpu_price(machine: Machine, region: str) -> Price | None:
     # both cost at most the list price.
     below = machine.capacity_is in (facts.RESERVED, facts.FLEX_START)
     ways = (machine.capacity_is, *([facts.ON_DEMAND] if below else []))
-    found = (_catalog().prices.tpu(tpu, region, way) for way in ways)
-    return next(filter(None, found), None)
+    return next(filter(None, (_catalog().prices.tpu(tpu, region, way) for way in ways)), None)
 
 
 def _vm_price(machine: Machine, region: str) -> Price | None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tpu_core import paths, records
 from tpu_core.bucket import Bucket, Conflict
-from tpu_core.words import plural
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed-out"
@@ -160,7 +159,7 @@ class Job:
         if last.why == "setup" or (last.why == "exited" and outcome.code in _FINAL_CODES):
             return self.over(FAILED, now, text, outcome.code)
         if used > budget:
-            tried = f" after {plural(budget, 'further attempt')}" if budget else ""
+            tried = f" (further attempts: {budget})" if budget else ""
             return self.over(FAILED, now, f"{text}{tried}", outcome.code)
         return dataclasses.replace(self, state=QUEUED, reason=f"restarting: {text}")
 
