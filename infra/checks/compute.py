@@ -148,9 +148,9 @@ def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[st
         return
     if capacity is Capacity.SPOT:
         yield (
-            "tpu.capacity is spot: a preemption deletes the machine, and nothing on it can bring "
-            f"it back. Run `tpustack recover --loop --stack {context.stack}` on another computer. "
-            "Training and jobs then resume from their checkpoints."
+            "tpu.capacity is spot: a preemption deletes the machine. Run `tpustack recover --loop "
+            f"--stack {context.stack}` on another computer to recreate it; then training and jobs "
+            "resume."
         )
     if capacity is Capacity.FLEX_START:
         yield (

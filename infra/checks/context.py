@@ -52,7 +52,7 @@ UNVERIFIED = "unverified on real hardware"
 
 
 def unverified(*what: str, anchor: str = "") -> str:
-    """Return the warning of what nobody has tried, and where the evidence is."""
+    """Return the warning of what is unverified, and where the evidence is."""
     return f"{UNVERIFIED}: {'; '.join(what)}. Details: docs/verification.md{anchor}"
 
 
