@@ -427,12 +427,16 @@ def _until(costs: str, settings: StackSettings, stack: str) -> str:
 
 
 def _limits(settings: StackSettings) -> str:
-    limits = settings.limits
+    limits, queued = settings.limits, settings.tpu.queued
     ends = []
     if limits.idle_minutes is not None:
         ends.append(f"after {limits.idle_minutes:g} idle minutes")
     if limits.time_to_live_hours is not None:
         ends.append(f"{limits.time_to_live_hours:g} hours after its creation")
+    if not ends and queued and queued.run_hours:
+        return f"Google deletes the TPU {queued.run_hours:g} hours after its creation"
+    if not ends and settings.is_compute:
+        return "Nothing else stops it"
     if not ends:
         return "The stack has no limits, so nothing else stops the TPU (limits.idleMinutes)"
     return (

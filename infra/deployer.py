@@ -53,7 +53,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)
     ),
     "metrics of the vm": lambda s: s.vm.ops_agent,
-    "a public address of the vm": lambda s: s.vm.public_ip,
+    "a public address of the vm": lambda s: s.tpu.external_ips if s.is_compute else s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,
     "addresses that the budget tells": lambda s: s.budget is not None and bool(s.budget.emails),
     "a topic that the budget tells": lambda s: (

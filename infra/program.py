@@ -6,6 +6,7 @@ from dataclasses import replace
 import pulumi
 
 from infra import apis, checks, cost
+from infra.checks.context import UNVERIFIED
 from infra.components import alerts, bucket, identity, machine, network, services, tpu, vm
 from infra.settings import StackSettings
 
@@ -41,9 +42,12 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
         SettingsError: before anything is declared.
     """
     stack = checks.ensure_valid(settings, context)
+    preview = pulumi.runtime.is_dry_run()
     for warning in stack.warnings:
-        pulumi.log.warn(warning)
-    if pulumi.runtime.is_dry_run():
+        # The update after a preview changes nothing about what is unverified.
+        if preview or not warning.startswith(UNVERIFIED):
+            pulumi.log.warn(warning)
+    if preview:
         end = cost.until_destroyed(stack.cost, settings, context.stack)
         pulumi.log.info(f"{cost.table(stack.cost)}\n\n{end}.")
     # The engine makes at once what does not depend on each other, whatever the order here.
@@ -97,7 +101,7 @@ def _export(
         "tpu_zone": made.zone,
         "tpu_zones": list(settings.tpu_zones),
         "vm_name": driver.name,
-        "vm_zone": settings.zone if settings.is_compute else settings.vm_zone,
+        "vm_zone": settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.
     for name in OUTPUTS:

@@ -274,6 +274,8 @@ def _asked(name: str, props: Mapping[str, Any]) -> tuple[Property, str]:
     for kind in (SPOT, PREEMPTIBLE, RESERVED):
         if scheduling.get(kind) is True:
             return Property(f"{name}.{kind}", True), kind
+    if (affinity := group(props, "reservationAffinity").get("type")) == "SPECIFIC_RESERVATION":
+        return Property("reservationAffinity.type", affinity), RESERVED
     return Property(name, props.get(name)), ON_DEMAND
 
 

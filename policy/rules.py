@@ -479,11 +479,13 @@ def _disk_line(disk: facts.Disk, region: str) -> Line:
 
 def _tpu_price(machine: Machine, region: str) -> Price | None:
     tpu = _catalog().accelerator(str(machine.size.value).rpartition("/")[2])
-    # What a reservation costs is in its contract; it is at most the list price. So it is for
-    # flex-start, whose prices the catalog lacks: Google calls it cost-effective.
-    unlisted = machine.capacity_is in (facts.RESERVED, facts.FLEX_START)
-    capacity = facts.ON_DEMAND if unlisted else machine.capacity_is
-    return _catalog().prices.tpu(tpu, region, capacity) if tpu else None
+    if tpu is None:
+        return None
+    # What a reservation costs is in its contract, and the catalog has few prices of flex-start:
+    # both cost at most the list price.
+    below = machine.capacity_is in (facts.RESERVED, facts.FLEX_START)
+    ways = (machine.capacity_is, *([facts.ON_DEMAND] if below else []))
+    return next(filter(None, (_catalog().prices.tpu(tpu, region, way) for way in ways)), None)
 
 
 def _vm_price(machine: Machine, region: str) -> Price | None:

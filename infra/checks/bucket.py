@@ -140,9 +140,8 @@ def check_encryption(settings: StackSettings, context: Context) -> Iterator[Prob
             "Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as "
             "`gcloud kms keys list` shows it"
         )
-        yield Problem(
-            "bucket.encryption.key", encryption.key, ("is not the full name of a key"), cure
-        )
+        why = "is not the full name of a key"
+        yield Problem("bucket.encryption.key", encryption.key, why, cure)
     elif named.group(1) != settings.region:
         why = f"is in {named.group(1)}, but the bucket is in {settings.region}"
         cure = f"Use a key in {settings.region}"

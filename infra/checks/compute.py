@@ -3,13 +3,10 @@
 from collections.abc import Iterator
 
 from infra.catalog.entries import Host
-from infra.checks.context import Context, nearest, one_of
+from infra.checks.context import Context, nearest, one_of, unverified
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import Capacity
-
-# Flex-start: 10 minutes to 7 days, docs.cloud.google.com/tpu/docs/request-using-flex-start.
-_SHORTEST_HOURS = 1 / 6
 
 
 def host_of(settings: StackSettings, context: Context) -> Host | None:
@@ -32,12 +29,13 @@ def check_compute_type(settings: StackSettings, context: Context) -> Iterator[Pr
         yield _unknown_type(settings, context)
         return
     if tpu.topology and tpu.topology != host.tpu.topology:
-        why, cure = f"is no topology of {host.tpu.name}", f"Use {host.tpu.topology}, or remove it"
+        why = f"is not a topology of {host.tpu.name}"
+        cure = f"Use {host.tpu.topology}, or remove it"
         if tpu.topology in host.slices:
-            why = f"takes several {host.tpu.name}, and this stack declares one machine"
+            why = f"needs several {host.tpu.name}, but a stack has one"
         yield Problem("tpu.topology", tpu.topology, why, cure)
     if tpu.boot_disk_type and tpu.boot_disk_type.value not in host.tpu.disk_types:
-        why = f"is no disk that a {host.tpu.name} boots from"
+        why = f"is not a disk type that a {host.tpu.name} boots from"
         cure = f"Use {one_of(host.tpu.disk_types)}"
         yield Problem("tpu.bootDiskType", tpu.boot_disk_type.value, why, cure)
 
@@ -48,61 +46,29 @@ def _unknown_type(settings: StackSettings, context: Context) -> Problem:
     family = legacy.family if legacy else ""
     same = [name for name, host in hosts.items() if host.tpu.family == family]
     if legacy is None and not context.catalog.is_listed_only(wanted):
-        why, cure = "is no machine type of Compute Engine with a TPU", nearest(wanted, hosts)
+        why = "is not a Compute Engine machine type with a TPU"
+        cure = nearest(wanted, hosts)
     elif not same:
-        why = f"has no machine that Compute Engine makes: those are {', '.join(hosts)}"
-        cure = "Use one of them, or architecture vm with a type of the Cloud TPU API"
+        why = "is not available on Compute Engine"
+        cure = f"Use {one_of(hosts)}, or architecture vm with a type of the Cloud TPU API"
     else:
-        why = "is a type of the Cloud TPU API; architecture compute takes a machine type"
+        why = "is a type of the Cloud TPU API, but architecture compute needs a machine type"
         cure = f"Use {one_of(same)}"
     return Problem("tpu.acceleratorType", wanted, why, cure)
 
 
 def check_compute_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the machine is bought in a way that Google has for one machine."""
-    tpu, queued = settings.tpu, settings.tpu.queued
+    capacity, queued = settings.tpu.capacity, settings.tpu.queued
     if not settings.is_compute:
         return
-    flexible, reserved = tpu.capacity is Capacity.FLEX_START, tpu.capacity is Capacity.RESERVED
-    if tpu.capacity is Capacity.PREEMPTIBLE:
-        why = "is the older kind of spot, which machines with a TPU do not have"
+    if capacity is Capacity.PREEMPTIBLE:
+        why = "is the legacy form of spot, which machines with a TPU don't have"
         yield Problem("tpu.capacity", "preemptible", why, "Use spot")
-    hours = queued.run_hours if queued else None
-    if flexible and hours is None:
-        why = "is required with tpu.capacity: flex-start"
-        cure = "Set after how many hours Google deletes the TPU, at most 168"
-        yield Problem("tpu.queued.runHours", UNSET, why, cure)
-    elif hours is not None and not flexible:
-        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which stays until it is deleted"
-        cure = "Set tpu.capacity: flex-start, or remove it"
-        yield Problem("tpu.queued.runHours", hours, why, cure)
-    elif hours is not None and hours < _SHORTEST_HOURS:
-        cure = "Use at least 0.17 (10 minutes)"
-        yield Problem("tpu.queued.runHours", hours, "is shorter than flex-start allows", cure)
-    name = queued.reservation if queued else None
-    if reserved and name is None:
+    if capacity is Capacity.RESERVED and not (queued and queued.reservation):
         why = "is required with tpu.capacity: reserved"
-        cure = "Set the name of the reservation that the machine comes from"
+        cure = "Set the name of the reservation that provides the machine"
         yield Problem("tpu.queued.reservation", UNSET, why, cure)
-    elif name is not None and not reserved:
-        why = f"contradicts tpu.capacity: {tpu.capacity.value}"
-        cure = "Set tpu.capacity: reserved, or remove it"
-        yield Problem("tpu.queued.reservation", name, why, cure)
-    elif name is not None and "/" in name:
-        yield from _check_reservation(name, settings)
-
-
-def _check_reservation(name: str, settings: StackSettings) -> Iterator[Problem]:
-    """Check the long name of a reservation, which is in one zone."""
-    match name.split("/"):
-        case ["projects", str(), "locations", zone, "reservations", str()]:
-            if zone != settings.zone:
-                cure = "Use one of that zone, or move the stack to it"
-                why = f"is not in the stack's zone {settings.zone}"
-                yield Problem("tpu.queued.reservation", name, why, cure)
-        case _:
-            cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
-            yield Problem("tpu.queued.reservation", name, "is no reservation's name", cure)
 
 
 def check_compute_software(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -121,11 +87,11 @@ def check_compute_software(settings: StackSettings, context: Context) -> Iterato
         return
     others = " and ".join(host.frameworks)
     if wanted is not None:
-        why = f"does not run on {host.tpu.family}: Google supports {others} there"
+        why = f"doesn't run on {host.tpu.family}, where Google supports {others}"
         yield Problem("training.tensorflowVersion", wanted, why, "Remove it, and set jobs.enabled")
     elif not settings.jobs.enabled:
-        why = f"is required on {host.tpu.family}, which runs no TensorFlow and so no trainer"
-        cure = f"Set it to true, and submit jobs of {others} by `tpustack job submit`"
+        why = f"is required on {host.tpu.family}, because the trainer needs TensorFlow"
+        cure = f"Set it to true, and submit {others} jobs with `tpustack job submit`"
         yield Problem("jobs.enabled", UNSET, why, cure)
 
 
@@ -138,13 +104,13 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
         why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
         yield Problem("training.runOn", settings.training.run_on.value, why, "Set tpu")
     # One message for the group, whatever is in it.
-    why = "is of a VM next to the TPU; with architecture compute the TPU is the only machine"
+    why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
     yield from misplaced({"vm": vm or None}, why, "Remove the group")
     queueing = queued.written() if queued else {}
     own = {"runHours", "reservation"}
     yield from misplaced(
         {f"tpu.queued.{name}": value for name, value in queueing.items() if name not in own},
-        "is of the queue of the Cloud TPU API, which Compute Engine has not",
+        "is for a queued resource of the Cloud TPU API, which Compute Engine doesn't have",
         "Remove it, or use architecture vm",
     )
     yield from misplaced(
@@ -152,7 +118,7 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
             "tpu.runtimeVersion": tpu.runtime_version,
             "tpu.tensorflowVersion": tpu.tensorflow_version,
         },
-        "is of the Cloud TPU API; Compute Engine boots Google's image for the machine type",
+        "is for the Cloud TPU API; Compute Engine boots Google's image for the machine type",
         "Remove it, and set training.tensorflowVersion for TensorFlow",
     )
     yield from misplaced(
@@ -162,7 +128,7 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
             "tpu.dataDisks": [disk.written() for disk in tpu.data_disks] or None,
             "tpu.autocheckpoint": tpu.autocheckpoint,
         },
-        "is of the Cloud TPU API; this stack declares one machine of Compute Engine, without it",
+        "is for the Cloud TPU API; a stack on Compute Engine is one machine without it",
         "Remove it, or use architecture vm",
     )
     yield from misplaced(
@@ -170,27 +136,26 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
             "limits.timeToLiveHours": settings.limits.time_to_live_hours,
             "limits.idleMinutes": settings.limits.idle_minutes,
         },
-        "is kept by the Cloud TPU API, which does not see a machine of Compute Engine",
+        "needs the Cloud TPU API, which doesn't manage Compute Engine machines",
         "Remove it; tpu.capacity: flex-start ends the machine after tpu.queued.runHours",
     )
 
 
 def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn of what nothing here brings back, and of what no real machine has shown."""
+    """Warn of what nothing here brings back, and of what is unverified."""
     host, capacity = host_of(settings, context), settings.tpu.capacity
     if host is None:
         return
     if capacity is Capacity.SPOT:
         yield (
-            "tpu.capacity is spot: Google deletes the machine when it takes it, so that nothing "
-            f"there can recreate it. `tpustack recover --loop --stack {context.stack}` on a laptop "
-            "does, and the training or the job continues from its checkpoint."
+            "tpu.capacity is spot: a preemption deletes the machine. Run `tpustack recover --loop "
+            f"--stack {context.stack}` on another computer to recreate it; then training and jobs "
+            "resume."
         )
     if capacity is Capacity.FLEX_START:
         yield (
-            "tpu.capacity is flex-start: Google's provider has no field for how long a request of "
-            "Compute Engine may wait, so without capacity `pulumi up` fails at once."
+            "tpu.capacity is flex-start: Google's provider can't let a Compute Engine request "
+            "wait, so without capacity `pulumi up` fails at once."
         )
     doubt = [host.tpu.doubt] if host.tpu.doubt and settings.training.tensorflow_version else []
-    shown = "; ".join(["a stack of architecture compute", *doubt])
-    yield f"not proven on a real TPU (docs/verification.md): {shown}"
+    yield unverified("architecture: compute", *doubt)

@@ -48,6 +48,14 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
     return f"Use {one_of(close)}" if close else f"Choose from: {', '.join(names[:8])}"
 
 
+UNVERIFIED = "unverified on real hardware"
+
+
+def unverified(*what: str, anchor: str = "") -> str:
+    """Return the warning of what is unverified, and where the evidence is."""
+    return f"{UNVERIFIED}: {'; '.join(what)}. Details: docs/verification.md{anchor}"
+
+
 def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
     """Return the problem with a zone without TPUs; `zones` have some, the best of them first."""
     known = list(zones)

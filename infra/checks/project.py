@@ -52,10 +52,8 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
     value = settings.name_prefix or UNSET
     why = "" if settings.name_prefix else f"and would be {prefix!r}, which "
     if not _NAME.fullmatch(prefix):
-        why += (
-            "is not a valid resource name (lower-case letters, digits and hyphens, a letter first, "
-        )
-        why += "no hyphen last)"
+        why += "is not a valid resource name (lower-case letters, digits and hyphens, a letter "
+        why += "first, no hyphen last)"
         yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
     elif not _SHORTEST_PREFIX <= len(prefix) <= LONGEST_PREFIX:
         why += f"has {len(prefix)} characters, but a service account's id, which begins with it, "
@@ -118,9 +116,8 @@ def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
     """Yield what is wrong with addresses."""
     for address in addresses:
         if not _EMAIL.fullmatch(address):
-            yield Problem(
-                setting, address, ("is not an e-mail address"), "Use one like me@example.com"
-            )
+            why = "is not an e-mail address"
+            yield Problem(setting, address, why, "Use one like me@example.com")
     if len(set(addresses)) < len(addresses):
         yield Problem(setting, list(addresses), "has one twice", "Name each of them once")
 

@@ -44,10 +44,8 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         return
     runtime = context.catalog.runtime(name)
     if runtime is None:
-        why, cure = (
-            ("is not a runtime that Google documents"),
-            nearest(name, context.catalog.runtimes),
-        )
+        why = "is not a runtime that Google documents"
+        cure = nearest(name, context.catalog.runtimes)
         yield Problem("tpu.runtimeVersion", name, why, cure)
         return
     if accelerator and accelerator.family not in _families(runtime, context):
@@ -112,9 +110,8 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
     """Check that the trainer's TensorFlow is known."""
     wanted = settings.training.tensorflow_version
     if wanted and not is_version(wanted):
-        yield Problem(
-            "training.tensorflowVersion", wanted, ("is not a version"), "Use one like 2.19.1"
-        )
+        cure = "Use one like 2.19.1"
+        yield Problem("training.tensorflowVersion", wanted, "is not a version", cure)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if not settings.is_compute and not wanted and runtime and runtime.tensorflow is None:
         why = f"is required: the runtime {runtime.name} has no TensorFlow of its own"

@@ -1,11 +1,11 @@
-"""Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
+"""Checks of the TPU: type, zone, form, queue, recovery, and what is unverified."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
-from infra.checks.context import Context, nearest, one_of, without_tpus
+from infra.checks.context import Context, nearest, one_of, unverified, without_tpus
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import FULL_SCOPE, Capacity
@@ -239,11 +239,12 @@ def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[s
     """Warn of zones that Google hides until a project switches them on."""
     for zone in settings.tpu_zones:
         if AI in zone:
-            yield (
+            hidden = (
                 f"{settings.setting_of(zone)}: {zone} is an AI zone. Google hides it until you "
-                f"run `{SWITCH_ON.format(settings.project)}`. The VM is in {settings.vm_zone}, "
-                "because AI zones have no usual machine types."
+                f"run `{SWITCH_ON.format(settings.project)}`."
             )
+            where = f" The VM is in {settings.vm_zone}, because AI zones have no usual machines."
+            yield hidden if settings.is_compute else hidden + where
 
 
 def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str]]:
@@ -252,10 +253,8 @@ def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str
     known = [settings.zone]
     for zone in settings.tpu.queued.fallback_zones if settings.tpu.queued else ():
         if zone in known:
-            yield (
-                zone,
-                ("is listed twice") if zone != settings.zone else "is the stack's zone already",
-            )
+            is_own = zone == settings.zone
+            yield zone, "is the stack's zone already" if is_own else "is listed twice"
         elif zone.rpartition("-")[0] != settings.region:
             yield zone, f"is not in {settings.region}, where the bucket and the network are"
         elif not _may_offer(accelerator, zone):
@@ -285,7 +284,7 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
 # --- Queue: settings that need it, and settings that exclude each other in it
 
 _RESERVATION = re.compile(
-    r"(projects/[^/]+/locations/[^/]+/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
+    r"(projects/[^/]+/locations/(?P<zone>[^/]+)/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
 )
 
 
@@ -301,6 +300,25 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
     )
 
 
+def check_reservation(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check a reservation's name and zone, and that the TPU is bought from it."""
+    queue, capacity = settings.tpu.queue, settings.tpu.capacity
+    if settings.is_node or queue is None or not (name := queue.reservation):
+        return
+    named = _RESERVATION.fullmatch(name)
+    if named is None:
+        why = "is not a reservation's name"
+        cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
+        yield Problem("tpu.queued.reservation", name, why, cure)
+    elif named["zone"] not in (None, settings.zone):
+        why, cure = f"is not in the stack's zone {settings.zone}", "Use a reservation of that zone"
+        yield Problem("tpu.queued.reservation", name, why, cure)
+    if capacity is not Capacity.RESERVED:
+        why = f"contradicts tpu.capacity: {capacity.value}"
+        cure = "Set tpu.capacity: reserved, or remove it"
+        yield Problem("tpu.queued.reservation", name, why, cure)
+
+
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the request's conditions suit the capacity and the number of slices.
 
@@ -309,15 +327,6 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     tpu, queue = settings.tpu, settings.tpu.queue
     if settings.is_node or settings.is_compute or queue is None:
         return
-    if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
-        cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
-        yield Problem(
-            "tpu.queued.reservation", queue.reservation, ("is not a reservation's name"), cure
-        )
-    if queue.reservation and tpu.capacity is not Capacity.RESERVED:
-        why = f"contradicts tpu.capacity: {tpu.capacity.value}"
-        cure = "Set tpu.capacity: reserved, or remove it"
-        yield Problem("tpu.queued.reservation", queue.reservation, why, cure)
     if queue.reservation_bound and not queue.reservation:
         why, cure = "names no reservation", "Set tpu.queued.reservation, or remove it"
         yield Problem("tpu.queued.reservationBound", True, why, cure)
@@ -334,11 +343,13 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
         yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)
 
 
+# 10 minutes: docs.cloud.google.com/tpu/docs/request-using-flex-start, 2025-09-04.
+_SHORTEST_HOURS = 1 / 6
+
+
 def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that a TPU for a while says how long, queues, and is of a kind that Google names."""
     tpu = settings.tpu
-    if settings.is_compute:
-        return  # check_compute_capacity has the same for machines.
     hours = tpu.queued.run_hours if tpu.queued else None
     if tpu.capacity is not Capacity.FLEX_START:
         yield from misplaced(
@@ -349,13 +360,16 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
         return
     if settings.is_node:
         return
-    if tpu.queue is None:
+    if tpu.queue is None and not settings.is_compute:
         why = "contradicts tpu.capacity: flex-start, which is only available as a queued resource"
         yield Problem("tpu.queued.enabled", False, why, "Remove it")
     elif hours is None:
         why = "is required with tpu.capacity: flex-start"
         cure = "Set after how many hours Google deletes the TPU, at most 168"
         yield Problem("tpu.queued.runHours", UNSET, why, cure)
+    elif hours < _SHORTEST_HOURS:
+        cure = "Use at least 0.17 (10 minutes)"
+        yield Problem("tpu.queued.runHours", hours, "is shorter than flex-start allows", cure)
     accelerator = context.catalog.accelerator(tpu.accelerator_type)
     if accelerator and not accelerator.flex_start:
         named = {each.family for each in context.catalog.accelerators.values() if each.flex_start}
@@ -387,9 +401,8 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
         return
     why = _why_not(settings)
     if why:
-        yield Problem(
-            "recovery.enabled", True, (f"is not available for this stack: {why[0]}"), why[1]
-        )
+        said = f"is not available for this stack: {why[0]}"
+        yield Problem("recovery.enabled", True, said, why[1])
 
 
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
@@ -450,10 +463,7 @@ def warn_about_unverified(settings: StackSettings, context: Context) -> Iterator
         return
     found = [*_unverified(settings, accelerator, runtime)]
     if found:
-        yield f"unverified on real hardware: {'; '.join(found)}. Details: {_DETAILS}"
-
-
-_DETAILS = "docs/verification.md#vm-drives-a-tpu-vm"
+        yield unverified(*found, anchor="#vm-drives-a-tpu-vm")
 
 
 def _unverified(

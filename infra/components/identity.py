@@ -28,7 +28,7 @@ VERTEX_OBJECTS = ("jobs", "data", "archives/", "bell", "queue/")
 """The same on Vertex AI, where a container has one account, which also fetches it and keeps its
 record.
 """
-# Look the TPU up by its name, which none of Compute Engine needs; write logs.
+# Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
 
 
@@ -70,7 +70,9 @@ class Identity(pulumi.ComponentResource):
         only = () if machines is None else JOBS_OBJECTS
         read_only = read_only_object(stack.settings)
         grant_bucket_to(f"{prefix}storage.", bucket, account.email, self, read_only, only)
-        roles = list(_PROJECT_ROLES[stack.settings.is_compute :])
+        roles = list(_PROJECT_ROLES)
+        if stack.settings.is_compute:
+            roles.remove("roles/tpu.viewer")  # No TPU API knows its TPU.
         if stack.settings.vm.ops_agent and machines is None:
             roles.append("roles/monitoring.metricWriter")
         for role in roles:

@@ -423,7 +423,6 @@ class ComputeTpu(Tpu):
                 *("machineType", "scheduling", "serviceAccount", "shieldedInstanceConfig"),
             ],
         )
-        secure = {"enable_secure_boot": True, "enable_vtpm": True}
         made = gcp.compute.Instance(
             # The image is ignored, so that another one is another resource.
             f"tpu-{host.image.rpartition('-')[2]}",
@@ -453,7 +452,8 @@ class ComputeTpu(Tpu):
             ),
             scheduling=self._scheduling(),
             reservation_affinity=self._reservation(),
-            shielded_instance_config=secure if tpu.secure_boot else None,
+            # Said even if false: the provider keeps what is left out as it was.
+            shielded_instance_config={"enable_secure_boot": tpu.secure_boot},
             service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
             tags=[stack.names.network, *tpu.tags],
             metadata=dict(self.metadata),
@@ -484,12 +484,15 @@ class ComputeTpu(Tpu):
         return {**always, **model, **ends}
 
     def _reservation(self) -> Any:
-        """Return which reservation the machine comes from; None where Google may choose."""
+        """Return which reservation the machine comes from; None for spot, which uses none."""
         capacity, queued = self.settings.capacity, self.settings.queued
+        if capacity is machines.Capacity.SPOT:
+            return None
         if capacity is machines.Capacity.FLEX_START:
             return {"type": "NO_RESERVATION"}
         if queued is None or queued.reservation is None:
-            return None
+            # Google's default. Without it the provider would keep a reservation that is removed.
+            return {"type": "ANY_RESERVATION"}
         name = queued.reservation
         if "/" in name:
             _, project, *_, name = name.split("/")

@@ -358,11 +358,9 @@ class QueuedRequestProvider(ApiResourceProvider):
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         changed |= _marks(_olds) != _marks(_news)
         if replaces:
-            why = (
-                f"Google will not fulfill it ({lost})"
-                if lost
-                else ("another queued resource has replaced it")
-            )
+            why = "another queued resource has replaced it"
+            if lost:
+                why = f"Google will not fulfill it ({lost})"
             say(f"{_olds['name']}: {why}. It loses its place in the queue")
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True

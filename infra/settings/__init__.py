@@ -405,9 +405,10 @@ class StackSettings(Section, strict=False):
         """Zone of the VM: the TPU's, or the parent of an AI zone, which has no usual machines.
 
         The parent of `us-central1-ai1a` is `us-central1-a`
-        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24).
+        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24). With
+        architecture compute the TPU is the VM.
         """
-        return _AI.sub("-", self.zone)
+        return self.zone if self.is_compute else _AI.sub("-", self.zone)
 
     @property
     def region(self) -> str:

@@ -55,7 +55,6 @@ class BootDiskType(StrEnum):
     """Kinds of disk that machines of Compute Engine boot from; which of them depends on the TPU."""
 
     PD_BALANCED = "pd-balanced"
-    PD_SSD = "pd-ssd"
     HYPERDISK_BALANCED = "hyperdisk-balanced"
 
 

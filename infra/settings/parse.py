@@ -277,10 +277,8 @@ def load_stack_file(path: Path) -> StackSettings:
         why, cure = "is not a map of settings", "Write one setting per line"
         raise SettingsError(stack, [Problem("config", config, why, cure)])
     if unnamed := [key for key in config or {} if not isinstance(key, str)]:
-        why, cure = (
-            ("is not the name of a setting"),
-            "Write NAME: VALUE, such as tpu-stack:zone: us-west4-a",
-        )
+        why = "is not the name of a setting"
+        cure = "Write NAME: VALUE, such as tpu-stack:zone: us-west4-a"
         raise SettingsError(stack, [Problem("config", key, why, cure) for key in unnamed])
     outside = {str(key): document[key] for key in document if key not in _PULUMIS}
     why, cure = "is next to config, where Pulumi doesn't read it", "Indent it, below config"

@@ -302,14 +302,14 @@ def clear(home: Path) -> None:
     "--status",
     type=int,
     default=503,
-    help=("0 sends none: the call is only slow or lost (default: 503)."),
+    help="0 sends none: the call is only slow or lost (default: 503).",
 )
 @click.option("--message", default="", help="The error's message.")
 @click.option("--delay", type=float, default=0.0, help="Seconds to delay the call.")
 @click.option("--count", type=int, default=0, help="How many calls fail (default: all).")
 @click.option("--skip", type=int, default=0, help="How many calls pass first.")
 @click.option(
-    "--probability", type=float, default=1.0, help=("Probability from 0 to 1 (default: 1).")
+    "--probability", type=float, default=1.0, help="Probability from 0 to 1 (default: 1)."
 )
 @click.option("--carried-out", is_flag=True, help="The call takes effect first.")
 def add(home: Path, **fault: Any) -> None:

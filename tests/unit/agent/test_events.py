@@ -78,8 +78,8 @@ def ended(state: str, code: int, reason: str = "", tries: int = 1) -> Job:
     [
         (ended(SUCCEEDED, 0), "j has succeeded after 1.0 min"),
         (
-            ended(FAILED, 7, "exit code 7; its 2 attempts are used up"),
-            "j is failed (exit code 7) after 1.0 min: exit code 7; its 2 attempts are used up",
+            ended(FAILED, 7, "exit code 7 (further attempts: 2)"),
+            "j is failed (exit code 7) after 1.0 min: exit code 7 (further attempts: 2)",
         ),
         (
             ended(FAILED, 1, "the TPU is gone", tries=11),

@@ -59,6 +59,7 @@ def test_the_tpu_is_one_instance_from_googles_image_and_the_only_machine(run: Ru
     assert made["serviceAccount"]["email"] == outputs["service_account"] == account
     assert not engine.of("V2Vm")
     assert "advancedMachineFeatures" not in made
+    assert made["shieldedInstanceConfig"] == {"enableSecureBoot": False}
 
 
 def test_its_outputs_are_those_of_every_stack(run: Run) -> None:
@@ -120,7 +121,8 @@ def test_what_google_takes_or_ends_is_deleted(
 @pytest.mark.parametrize(
     ("tpu", "affinity"),
     [
-        ({}, None),
+        ({}, {"type": "ANY_RESERVATION"}),
+        ({"capacity": "spot"}, None),
         (
             {"capacity": "flex-start", "queued": {"runHours": 1}},
             {"type": "NO_RESERVATION"},
@@ -182,6 +184,9 @@ def test_a_stack_without_the_tpu_api_needs_neither_it_nor_its_roles(run: Run) ->
     given = {role for roles in needed.grants.values() for role in roles}
     assert "roles/logging.logWriter" in given
     assert "roles/tpu.viewer" not in given
+    assert "compute.subnetworks.useExternalIp" not in needed.of_project()
+    public = permissions_of(parsed(tpu={"externalIps": True}))
+    assert "compute.subnetworks.useExternalIp" in public.of_project()
 
 
 def test_its_cost_is_its_chips_and_its_disk() -> None:
@@ -193,9 +198,13 @@ def test_its_cost_is_its_chips_and_its_disk() -> None:
     assert price is not None
     assert f"{price.amount:f}" == "10.80"
     assert parts["Disk"].what == "200 GiB hyperdisk-balanced"
-    assert "unknown: no source in the catalog has a price of Disk 200 GiB" in table(estimate)
-    assert until_destroyed(estimate, settings, "test").startswith("TPU and disk cost over $10.8")
-    flexible = parsed(tpu={"capacity": "flex-start", "queued": {"runHours": 1}})
+    assert "unknown: the catalog has no price for Disk 200 GiB" in table(estimate)
+    said = until_destroyed(estimate, settings, "test")
+    assert said.startswith("TPU and disk cost over $10.8")
+    assert said.endswith("Nothing else stops it")
+    flexible = parsed(tpu={"capacity": "flex-start", "queued": {"runHours": 2}})
+    ends = "Google deletes the TPU 2 hours after its creation"
+    assert until_destroyed(estimate, flexible, "test").endswith(ends)
     hour = {line.part: line for line in of_stack(flexible, "test", catalog).lines}["TPU"].configured
     assert hour is not None
     assert f"{hour.amount:f}" == "5.40"
@@ -204,12 +213,12 @@ def test_its_cost_is_its_chips_and_its_disk() -> None:
 @pytest.mark.parametrize(
     ("tpu", "said"),
     [
-        ({"capacity": "spot"}, "`tpustack recover --loop --stack test` on a laptop does"),
+        ({"capacity": "spot"}, "Run `tpustack recover --loop --stack test` on another computer"),
         (
             {"capacity": "flex-start", "queued": {"runHours": 1}},
             "without capacity `pulumi up` fails at once",
         ),
-        ({}, "a stack of architecture compute; TensorFlow on v6e, where users report"),
+        ({}, "architecture: compute; users report that TensorFlow fails on v6e. Details:"),
     ],
 )
 def test_a_preview_says_what_nothing_brings_back_and_what_is_not_proven(
@@ -217,6 +226,13 @@ def test_a_preview_says_what_nothing_brings_back_and_what_is_not_proven(
 ) -> None:
     settings = parsed(tpu=tpu)
     assert any(said in each for each in find_warnings(settings, context_of(settings, root)))
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_what_is_unverified_is_not_said_again_by_the_update(run: Run, preview: bool) -> None:
+    engine, _ = run(compute(tpu={"capacity": "spot"}), preview=preview)
+    assert any(said.startswith("unverified") for said in engine.warnings) == preview
+    assert any(said.startswith("tpu.capacity is spot") for said in engine.warnings)
 
 
 @pytest.fixture(scope="module")

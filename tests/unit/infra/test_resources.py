@@ -350,7 +350,7 @@ def test_the_trainer_runs_on_the_tpu_vm_alone_where_the_stack_says_so(run: Run) 
 def test_an_explicit_other_tensorflow_is_used_with_a_warning_that_names_both(run: Run) -> None:
     engine, _ = run(config(training={"tensorflowVersion": "2.19.1"}))
     assert engine.one("Instance")["metadata"]["training-tensorflow"] == "2.19.1"
-    warning, _ = engine.warnings
+    (warning,) = engine.warnings
     assert "2.19.1" in warning
     assert "2.18.0" in warning
 

@@ -121,6 +121,14 @@ def test_an_ai_zone_is_a_zone_that_has_to_be_switched_on(root: Path, zone: str) 
     assert f"The VM is in {zone.replace('-ai1', '-')}" in warning
 
 
+def test_a_machine_of_compute_engine_in_an_ai_zone_has_no_vm_elsewhere(root: Path) -> None:
+    about = {"zone": "us-central1-ai1a", "tpu": {"acceleratorType": "tpu7x-standard-4t"}}
+    found = said(root, architecture="compute", training=ON_TPU, jobs={"enabled": True}, **about)
+    [warning] = [text for text in found if "is an AI zone" in text]
+    assert "preview-features update" in warning
+    assert "The VM is in" not in warning
+
+
 def test_an_ai_zone_that_the_catalog_does_not_know_may_be_new(root: Path) -> None:
     said_ = said(root, zone="us-east5-ai1c", tpu=V5E, training=ON_TPU)
     assert [text for text in said_ if "does not know v5litepod-8 in us-east5-ai1c" in text]

@@ -23,7 +23,7 @@ FLEX = {"capacity": "flex-start", "queued": {"runHours": 2}}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
 HOST = {"acceleratorType": "ct6e-standard-4t"}
-HOSTS = "ct5p-hightpu-4t, ct6e-standard-1t, ct6e-standard-4t, ct6e-standard-8t, tpu7x-standard-4t"
+HOSTS = "ct5p-hightpu-4t, ct6e-standard-1t, ct6e-standard-4t, ct6e-standard-8t or tpu7x-standard-4t"
 
 DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
 
@@ -83,13 +83,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a slice of several machines of Compute Engine",
         compute({**HOST, "topology": "4x4"}),
-        'tpu.topology: "4x4" takes several ct6e-standard-4t, and this stack declares one machine. '
+        'tpu.topology: "4x4" needs several ct6e-standard-4t, but a stack has one. '
         "Use 2x2, or remove it.",
     ),
     (
         "a topology that no such machine has",
         compute({**HOST, "topology": "2x4"}),
-        'tpu.topology: "2x4" is no topology of ct6e-standard-4t. Use 2x2, or remove it.',
+        'tpu.topology: "2x4" is not a topology of ct6e-standard-4t. Use 2x2, or remove it.',
     ),
     (
         "a topology of a TPU VM",
@@ -100,31 +100,31 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a persistent disk under v6e on Compute Engine",
         compute({**HOST, "bootDiskType": "pd-balanced"}),
-        'tpu.bootDiskType: "pd-balanced" is no disk that a ct6e-standard-4t boots from. '
+        'tpu.bootDiskType: "pd-balanced" is not a disk type that a ct6e-standard-4t boots from. '
         "Use hyperdisk-balanced.",
     ),
     (
         "v5e on Compute Engine",
         compute({"acceleratorType": "v5litepod-4"}),
-        'tpu.acceleratorType: "v5litepod-4" has no machine that Compute Engine makes: those are '
-        f"{HOSTS}. Use one of them, or architecture vm with a type of the Cloud TPU API.",
+        'tpu.acceleratorType: "v5litepod-4" is not available on Compute Engine. '
+        f"Use {HOSTS}, or architecture vm with a type of the Cloud TPU API.",
     ),
     (
         "a machine type that Compute Engine lists and does not make",
         compute({"acceleratorType": "ct5lp-hightpu-4t"}),
-        'tpu.acceleratorType: "ct5lp-hightpu-4t" has no machine that Compute Engine makes: those '
-        f"are {HOSTS}. Use one of them, or architecture vm with a type of the Cloud TPU API.",
+        'tpu.acceleratorType: "ct5lp-hightpu-4t" is not available on Compute Engine. '
+        f"Use {HOSTS}, or architecture vm with a type of the Cloud TPU API.",
     ),
     (
         "a type of the Cloud TPU API on Compute Engine",
         compute({"acceleratorType": "v5p-8"}),
-        'tpu.acceleratorType: "v5p-8" is a type of the Cloud TPU API; architecture compute takes a '
-        "machine type. Use ct5p-hightpu-4t.",
+        'tpu.acceleratorType: "v5p-8" is a type of the Cloud TPU API, but architecture compute '
+        "needs a machine type. Use ct5p-hightpu-4t.",
     ),
     (
         "a mistyped machine type with a TPU",
         compute({"acceleratorType": "ct6e-standard-4"}),
-        'tpu.acceleratorType: "ct6e-standard-4" is no machine type of Compute Engine with a TPU. '
+        'tpu.acceleratorType: "ct6e-standard-4" is not a Compute Engine machine type with a TPU. '
         "Use ct6e-standard-4t, ct6e-standard-8t or ct6e-standard-1t.",
     ),
     (
@@ -161,19 +161,19 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             }
         ),
         'tpu.queued.reservation: "projects/p/locations/us-central1-b/reservations/r" is not in the '
-        "stack's zone us-east5-a. Use one of that zone, or move the stack to it.",
+        "stack's zone us-east5-a. Use a reservation of that zone.",
     ),
     (
         "a reservation of another form",
         compute({**HOST, "capacity": "reserved", "queued": {"reservation": "zones/z/r"}}),
-        'tpu.queued.reservation: "zones/z/r" is no reservation\'s name. '
+        'tpu.queued.reservation: "zones/z/r" is not a reservation\'s name. '
         "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME.",
     ),
     (
         "a machine from no reservation",
         compute({**HOST, "capacity": "reserved"}),
         "tpu.queued.reservation is required with tpu.capacity: reserved. "
-        "Set the name of the reservation that the machine comes from.",
+        "Set the name of the reservation that provides the machine.",
     ),
     (
         "a reservation for a spot machine",
@@ -184,14 +184,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a preemptible machine with a TPU",
         compute({**HOST, "capacity": "preemptible"}),
-        'tpu.capacity: "preemptible" is the older kind of spot, which machines with a TPU do not '
-        "have. Use spot.",
+        'tpu.capacity: "preemptible" is the legacy form of spot, which machines with a TPU '
+        "don't have. Use spot.",
     ),
     (
         "TensorFlow on TPU7x",
         compute({"acceleratorType": "tpu7x-standard-4t"}, zone="us-central1-c"),
-        'training.tensorflowVersion: "2.19.1" does not run on tpu7x: Google supports jax and '
-        "pytorch there. Remove it, and set jobs.enabled.",
+        'training.tensorflowVersion: "2.19.1" doesn\'t run on tpu7x, where Google supports jax '
+        "and pytorch. Remove it, and set jobs.enabled.",
     ),
     (
         "a trainer on TPU7x",
@@ -200,8 +200,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             zone="us-central1-c",
             training={"runOn": "tpu"},
         ),
-        "jobs.enabled is required on tpu7x, which runs no TensorFlow and so no trainer. "
-        "Set it to true, and submit jobs of jax and pytorch by `tpustack job submit`.",
+        "jobs.enabled is required on tpu7x, because the trainer needs TensorFlow. "
+        "Set it to true, and submit jax and pytorch jobs with `tpustack job submit`.",
     ),
     (
         "a trainer without TensorFlow on Compute Engine",
@@ -218,33 +218,33 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a VM beside a machine of Compute Engine",
         compute(HOST, vm={"publicIp": True}),
-        'vm: {"publicIp": true} is of a VM next to the TPU; with architecture compute the TPU is '
+        'vm: {"publicIp": true} is for a VM next to the TPU; with architecture compute the TPU is '
         "the only machine. Remove the group.",
     ),
     (
         "a queue on Compute Engine",
         compute({**HOST, "queued": {"waitMinutes": 5}}),
-        "tpu.queued.waitMinutes: 5.0 is of the queue of the Cloud TPU API, which Compute Engine "
-        "has not. Remove it, or use architecture vm.",
+        "tpu.queued.waitMinutes: 5.0 is for a queued resource of the Cloud TPU API, which "
+        "Compute Engine doesn't have. Remove it, or use architecture vm.",
     ),
     (
         "a runtime on Compute Engine",
         compute({**HOST, "runtimeVersion": "v2-alpha-tpuv6e"}),
-        'tpu.runtimeVersion: "v2-alpha-tpuv6e" is of the Cloud TPU API; Compute Engine boots '
+        'tpu.runtimeVersion: "v2-alpha-tpuv6e" is for the Cloud TPU API; Compute Engine boots '
         "Google's image for the machine type. Remove it, and set training.tensorflowVersion for "
         "TensorFlow.",
     ),
     (
         "several machines of Compute Engine",
         compute({**HOST, "slices": 2}),
-        "tpu.slices: 2 is of the Cloud TPU API; this stack declares one machine of Compute Engine, "
-        "without it. Remove it, or use architecture vm.",
+        "tpu.slices: 2 is for the Cloud TPU API; a stack on Compute Engine is one machine without "
+        "it. Remove it, or use architecture vm.",
     ),
     (
         "a limit of a machine of Compute Engine",
         compute(HOST, limits={"idleMinutes": 30}),
-        "limits.idleMinutes: 30.0 is kept by the Cloud TPU API, which does not see a machine of "
-        "Compute Engine. Remove it; tpu.capacity: flex-start ends the machine after "
+        "limits.idleMinutes: 30.0 needs the Cloud TPU API, which doesn't manage Compute Engine "
+        "machines. Remove it; tpu.capacity: flex-start ends the machine after "
         "tpu.queued.runHours.",
     ),
     (

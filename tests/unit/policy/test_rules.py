@@ -229,6 +229,23 @@ CASES = [
         "spot-outside-production",
         [entry({}, provisioningModel="RESERVATION_BOUND")],
     ),
+    Case(
+        "a reserved machine with a TPU",
+        "spot-outside-production",
+        [
+            vm(
+                machineType="ct6e-standard-4t",
+                scheduling={"provisioningModel": "STANDARD"},
+                reservationAffinity={"type": "SPECIFIC_RESERVATION"},
+            )
+        ],
+    ),
+    Case(
+        "a machine with a TPU on demand",
+        "spot-outside-production",
+        [vm(machineType="ct6e-standard-4t", reservationAffinity={"type": "ANY_RESERVATION"})],
+        "scheduling is not set",
+    ),
     Case("for a while", "spot-outside-production", [entry({}, provisioningModel="FLEX_START")]),
     Case(
         "guaranteed for a while",
@@ -275,7 +292,7 @@ CASES = [
         config={"dollarsPerHour": 5.62},
     ),
     Case(
-        "flex-start of a machine with a TPU at its list price",
+        "flex-start of a machine with a TPU",
         "cost-ceiling",
         [
             vm(
@@ -284,7 +301,8 @@ CASES = [
                 scheduling={"provisioningModel": "FLEX_START"},
             )
         ],
-        "TPU ct6e-standard-4t, flex-start $10.80",
+        "TPU ct6e-standard-4t, flex-start $5.40",
+        {"dollarsPerHour": 5},
     ),
     Case("dear", "cost-ceiling", [tpu(acceleratorType="v3-32", zone="europe-west4-a")], "$32.00"),
     Case(

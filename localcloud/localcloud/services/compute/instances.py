@@ -462,13 +462,11 @@ def _cpus(record: Record) -> int:
 def begin_run(cloud: Cloud, path: str) -> None:
     """Schedule the end of an instance whose run time is limited: counted from each start."""
     record = cloud.store.get(STORE, path)
-    duration = record["scheduling"].get("maxRunDuration") if record is not None else None
-    if record is not None and duration:
-        since = record["lastStartTimestamp"]
-        work = Work(
-            "compute.instance.over", {"path": path, "since": since}, float(duration["seconds"])
-        )
-        cloud.operations.start(f"compute-internal/over/{path}/{since}", work)
+    if record is None or not (duration := record["scheduling"].get("maxRunDuration")):
+        return
+    since, seconds = record["lastStartTimestamp"], float(duration.get("seconds", 0))
+    work = Work("compute.instance.over", {"path": path, "since": since}, seconds)
+    cloud.operations.start(f"compute-internal/over/{path}/{since}", work)
 
 
 @effect("compute.instance.over")

@@ -1,4 +1,4 @@
-"""Instances with a TPU: what Google refuses them, what their guests read, and when they end."""
+"""Instances with a TPU: what Google refuses them, and what their guests read."""
 
 from localcloud.core import ApiError, Cloud, Json, Record, invalid
 from localcloud.core.cloud import SETTING

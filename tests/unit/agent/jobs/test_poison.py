@@ -44,27 +44,27 @@ POISON = {
     "no list": (poisoned("spec", "after", value=1), "spec.after is 1, not tuple"),
     "a path to wait for": (
         poisoned("spec", "after", value=["../x"]),
-        "its spec.after is invalid",
+        "invalid spec.after",
     ),
     "a list": (poisoned("spec", "env", value=["A"]), "spec.env is ['A'], not dict"),
     "a list of numbers": (poisoned("spec", "env", value={"A": 1}), "spec.env.A is 1, not str"),
     "half a pair": (poisoned("spec", "command", value="\ud800"), "spec.command is '\\ud800', not"),
     "not float": (poisoned("submitted", value=float("nan")), "submitted is nan, not float"),
-    "beyond time": (poisoned("submitted", value=1e15), "its times is invalid"),
+    "beyond time": (poisoned("submitted", value=1e15), "invalid times"),
     "unknown": (poisoned("colour", value="red"), "its field colour is unknown"),
-    "another's": (poisoned("name", value="good"), "its name is invalid"),
-    "a try": (poisoned("tries", 0, "number", value=3), "its tries is invalid"),
+    "another's": (poisoned("name", value="good"), "invalid name"),
+    "a try": (poisoned("tries", 0, "number", value=3), "invalid tries"),
     "untried": (
         Job("bad", "id", Spec("true"), 1.0, state=RUNNING).to_json(),
-        "its state is invalid",
+        "invalid state",
     ),
     "no wheel": (
         Job("bad", "id", Spec("true", kind="wheel", source="/etc/x"), 1.0).to_json(),
-        "its spec.source is invalid",
+        "invalid spec.source",
     ),
     "a path to fetch": (
         poisoned("spec", "archive", value="../jobs/x"),
-        "its spec.archive is invalid",
+        "invalid spec.archive",
     ),
 }
 
