@@ -153,7 +153,7 @@ def test_compare_shows_what_was_changed_by_hand(
     cell = "document.querySelector('#stacks-rows td:last-child')"
     with serving(Application([a_stack("dev")], google).asgi, TOKEN) as url:
         browser.open(url)
-        for changes, words in (((), "no change"), ((change,), "update bucket (labels.team); Revert")):
+        for changes, words in (((), "no change"), ((change,), "update bucket (labels.team); Rev")):
             engine(monkeypatch, project, *changes)
             browser.wait(f"!!{cell}?.querySelector('button')")
             browser.value(f"{cell}.querySelector('button').click()")
