@@ -10,7 +10,7 @@ STEPS ?=
 PY := .venv/bin/python
 SOURCES := core/tpu_core agent/tpu_agent infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 
-# Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
+# Every command starts a Python; where its modules are compiled again each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup setup-deploy toolchain demo chaos test unit oldest newest next frameworks soak lint format docs catalog site bench wheel release sbom audit secrets lock clean
@@ -77,21 +77,23 @@ frameworks: setup  ## Run the examples of all frameworks (their environments tak
 soak: setup  ## Train through twenty faults by chance (some minutes)
 	@$(PY) -m pytest -m soak tests/e2e/test_chaos.py
 
-lint: setup  ## Run ruff, the strict type checker and the structure checks
+lint: setup  ## Run ruff, the strict type checker, the prose and structure checks
 	@$(PY) -m ruff check $(SOURCES) examples
 	@$(PY) -m ruff format --check $(SOURCES) examples
 	@$(PY) -m mypy $(SOURCES)
+	@$(PY) tools/prose.py
 	@$(PY) -m pytest -q tests/unit/structure tests/unit/tools/test_form.py
 
 format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES) examples
 	@$(PY) -m ruff format $(SOURCES) examples
 
-docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from what they describe
+docs: setup  ## Generate docs/settings.md, docs/commands.md and docs/errors.md from the code
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
-	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
+	@$(PY) tools/commands_page.py > docs/commands.md
+	@$(PY) -m tpustack doctor --markdown > docs/errors.md
 
-catalog: setup  ## Write what other packages know of TPUs and machines anew from infra/catalog
+catalog: setup  ## Generate what other packages know of TPUs and machines from infra/catalog
 	@$(PY) tools/local_catalog.py
 	@$(PY) tools/training_catalog.py
 
@@ -124,7 +126,7 @@ sbom: release-tools  ## List what a deployment and a machine install, as Cyclone
 	@$(BOM) training/pyproject.toml --output-file dist/machine.cdx.json \
 	  agent/tpu_agent/locks/tensorflow-cpu-2.19.1.txt
 
-# Older releases of TensorFlow are somebody's choice, and only their successors cure their advisories.
+# Users choose older releases of TensorFlow, and only newer ones fix their advisories.
 AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
   requirements-release agent/tpu_agent/locks/tensorflow-cpu-2.19.1 \
   agent/tpu_agent/locks/tensorflow-tpu-2.19.1,$(lock).txt) $(wildcard examples/*/requirements.txt)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.measure import Result
+from tpu_core.words import duration, plural
 
 FOLDER = Path(__file__).parent
 
@@ -53,11 +54,11 @@ def run(rows: Mapping[str, Row], path: Path, console: Console) -> int:
         The exit code: 0, 1 when a goal is missed, 130 when the user interrupted.
     """
     seconds = sum(row.seconds for row in rows.values())
-    console.print(f"{_plural(len(rows), 'row')}, about {_spoken(seconds)} in all")
+    console.print(f"{plural(len(rows), 'row')}, about {duration(seconds)} in all")
     results: list[Result] = []
     try:
         for name, row in rows.items():
-            console.print(f"measuring {name}, which takes about {_spoken(row.seconds)} …")
+            console.print(f"measuring {name}, which takes about {duration(row.seconds)} …")
             measured = row.measure()
             results += measured
             _write(path, results, complete=False)
@@ -68,7 +69,7 @@ def run(rows: Mapping[str, Row], path: Path, console: Console) -> int:
     _write(path, results, complete=True)
     missed = [result for result in results if not result.holds]
     if missed:
-        console.print(f"[red]{_plural(len(missed), 'goal')} missed:[/]")
+        console.print(f"[red]{plural(len(missed), 'goal')} missed:[/]")
         console.print(_table(missed))
     return 1 if missed else 0
 
@@ -80,14 +81,6 @@ def _table(results: list[Result]) -> Table:
         holds = "–" if result.goal is None else "yes" if result.holds else "[red]NO[/]"
         table.add_row(result.name, f"{result.value:.4g}", result.unit, goal, holds)
     return table
-
-
-def _spoken(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _write(path: Path, measured: Sequence[Result], *, complete: bool) -> None:

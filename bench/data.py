@@ -46,7 +46,7 @@ def measure_reads() -> list[Result]:
     return [Result(f"{name} {hosts}", ratio, "ratio", 1.1) for hosts, ratio in found.items()]
 
 
-# --- How well the input pipeline shuffles a data set that is ten times its window.
+# --- How well the input pipeline shuffles a dataset that is ten times its window.
 
 # Ten windows of 1,600 MiB are a thousand files of 16 MiB.
 _EXAMPLES, _FILES, _WINDOW, _SHUFFLE_BATCH, _EPOCHS = 100_000, 1000, 10_000, 160, 3
@@ -146,7 +146,7 @@ def _write_photos(folder: Path) -> None:
 
 
 def _ours(data: DataSet) -> tf.data.Dataset:
-    """From the files, as for a data set that is too large for memory."""
+    """From the files, as for a dataset that is too large for memory."""
     params = Params(global_batch_size=_PIPELINE_BATCH, image_size=_SIZE, cache=CACHE_NONE)
     return finish(training_rows(data, params, 0, 1, 0), params)
 

@@ -96,9 +96,8 @@ def lost_points(tried: list[Tried]) -> list[Result]:
 
 # --- Trains at the rate that the range test suggests, and at the half decades of a grid.
 
-RECIPES = root() / "training" / "recipes"
 _BATCHES = {"mnist": 256, "digits": 64, "reviews": 64}
-# The model and its data; wide is the own model of a recipe's page.
+# The model and its data; wide is a file of docs/models.md.
 PAIRS = (
     *(("wide", "mnist"), ("mnist_cnn", "mnist"), ("mnist_cnn", "digits")),
     *(("bert", "reviews"), ("resnet", "digits")),
@@ -110,13 +109,15 @@ _SWEEP_STEPS, _SMOOTHING, _STEPS = 150, 0.9, 100
 
 
 def write_data(folder: Path) -> Path:
-    """Convert all data sets into subfolders of `folder`, and write the own model."""
+    """Convert all datasets into subfolders of `folder`, and write the own model."""
     write_mnist(folder).rename(folder / "mnist")
     _convert(folder, "digits", "--source", "digits")
-    subprocess.run([sys.executable, "-c", _code("bert-reviews")], cwd=folder, check=True)
+    subprocess.run(
+        [sys.executable, "-c", _code("training/recipes/bert-reviews.md")], cwd=folder, check=True
+    )
     source = ("--source", str(folder / "reviews.csv"))
     _convert(folder, "reviews", *source, "--text-length", "16", "--test-fraction", "0.5")
-    (folder / "wide.py").write_text(_code("own-model"), encoding="utf-8")
+    (folder / "wide.py").write_text(_code("docs/models.md", "This is `wide.py`"), encoding="utf-8")
     return folder
 
 
@@ -124,9 +125,9 @@ def _convert(folder: Path, name: str, *arguments: str) -> None:
     run_program("tpu_training", "data", "convert", "--output", str(folder / name), *arguments)
 
 
-def _code(recipe: str) -> str:
-    page = (RECIPES / f"{recipe}.md").read_text(encoding="utf-8")
-    return str(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0])
+def _code(page: str, after: str = "") -> str:
+    text = (root() / page).read_text(encoding="utf-8")
+    return str(re.findall(r"^```python\n(.*?)^```", text[text.index(after) :], re.M | re.S)[0])
 
 
 def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
@@ -342,7 +343,7 @@ def _read(data: DataSet) -> Arrays:
 
 
 def network(folder: str) -> None:
-    """Measure the trainer and Keras on the data set in `folder`."""
+    """Measure the trainer and Keras on the dataset in `folder`."""
     data = open_data(folder)
     # Loops of 50 steps, as by default.
     trainer = ours(load_model("mnist_cnn"), data, _BATCH, _FIT_STEPS // 50, 50)

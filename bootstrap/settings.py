@@ -13,6 +13,7 @@ from infra.deployer import READ, objects_condition, permissions_of, permissions_
 from infra.settings import StackSettings, base
 from infra.settings.base import UNSET, Problem, Section, Text
 from infra.settings.parse import load_stack_file, stack_path
+from tpu_core.words import plural
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
 PROJECT_KEY: Final = "gcp:project"
@@ -117,7 +118,7 @@ class BootstrapError(Exception):
 
     def __init__(self, stack: str, problems: list[Problem]) -> None:
         self.problems = problems
-        lines = [f"{base.counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
+        lines = [f"{plural(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
         lines += [f"  - {problem}" for problem in problems]
         super().__init__("\n".join([*lines, "Nothing was created or changed."]))
 
@@ -152,7 +153,7 @@ def _problem(error: ErrorDetails) -> Problem:
     name = ".".join(map(str, error["loc"]))
     value: object = UNSET if error["type"] == "missing" else error["input"]
     return Problem(
-        _setting(name), value, f"is wrong: {error['msg']}", "docs/gitops.md describes every setting"
+        _setting(name), value, f"is wrong: {error['msg']}", "See docs/ci-cd.md#bootstrap-settings"
     )
 
 
@@ -166,7 +167,7 @@ def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
         ("stateBucket", settings.bucket, _BUCKET, "bucket name", "my-project-state"),
     ):
         if not form.fullmatch(value):
-            yield Problem(name, value, f"is no {what}", f"Use one like {like}")
+            yield Problem(name, value, f"isn't a {what}", f"Use one like {like}")
     named: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
     named |= {
         f"environments.{name}.project": e.project for name, e in settings.environments.items()
@@ -174,7 +175,7 @@ def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
     named |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
     for name, example in named.items():
         if example in _EXAMPLES:
-            yield Problem(name, example, "stands in the example for one of yours", "Write your own")
+            yield Problem(name, example, "is the example's placeholder", "Use your own")
     for name, environment in settings.environments.items():
         yield from _of_environment(settings, name, environment)
 
@@ -185,25 +186,25 @@ def _of_environment(
     setting = f"environments.{name}"
     longest = max(len(settings.account_of(name, does)) for does in (DEPLOYS, PREVIEWS))
     if not _ENVIRONMENT.fullmatch(name):
-        yield Problem(setting, name, "is no name", "Use lower-case letters, digits and hyphens")
+        yield Problem(setting, name, "isn't valid", "Use lower-case letters, digits and hyphens")
     elif longest > _LONGEST_ACCOUNT:
-        why = f"makes an account's name of {longest} characters with namePrefix; Google takes 30"
+        why = f"makes an account's name {longest} characters long with namePrefix; the limit is 30"
         yield Problem(setting, name, why, "Shorten one of the two")
     elif not _BUCKET.fullmatch(settings.bucket_of(name)):
-        yield Problem("stateBucket", settings.bucket_of(name), "is no bucket name", "Shorten it")
+        yield Problem("stateBucket", settings.bucket_of(name), "isn't a bucket name", "Shorten it")
     project, at = environment.project, f"{setting}.project"
     if not _PROJECT.fullmatch(project):
-        yield Problem(at, project, "is no project id", "Use the id, not the number")
+        yield Problem(at, project, "isn't a project id", "Use the id, not the number")
     elif project == settings.project:
-        why = "has the pipeline's accounts and keys, which a deployer in it could take"
-        yield Problem(at, project, why, "Make a project for the environment")
+        why = "has the pipeline's accounts and keys, which its deployer could use"
+        yield Problem(at, project, why, "Give the environment its own project")
     elif settings.all_projects.count(project) > 1:
-        why = "is another environment's too, so that the deployer of one reaches the other"
-        yield Problem(at, project, why, "Make a project for each environment")
+        why = "is also another environment's, so each deployer could reach the other"
+        yield Problem(at, project, why, "Give each environment its own project")
     for number, role in enumerate(environment.deployer_roles):
         if not _ROLE.fullmatch(role):
             at = f"{setting}.deployerRoles[{number}]"
-            yield Problem(at, role, "is no role", "Use one like roles/pubsub.admin")
+            yield Problem(at, role, "isn't a role", "Use one like roles/pubsub.admin")
 
 
 # --- What an environment's accounts may do: the lists of its stack, and nothing else
@@ -277,11 +278,11 @@ def _problems_of_stack(
 ) -> Iterator[Problem]:
     file = f"stacks/Pulumi.{stack}.yaml"
     if settings.project != environment.project and not environment.like:
-        why = f"is not the project of the environment {name}, {environment.project}"
-        yield Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
+        why = f"isn't the project of environment {name}, {environment.project}"
+        yield Problem(f"{file}: gcp:project", settings.project, why, "Use the same in both")
     if _needs_role(settings) and not (settings.limits.role or "").startswith(LIMITS_ROLE):
-        why = "makes the stack change roles, and who may do that may do everything"
-        cure = f"Write `role: {LIMITS_ROLE}` there: bootstrap makes this role"
+        why = "requires the right to change roles, which includes every other right"
+        cure = f"Set `role: {LIMITS_ROLE}`, which bootstrap creates"
         yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
 
 

@@ -101,7 +101,7 @@ def look_for_preempted(settings: StackSettings, names: Sequence[str]) -> Preempt
         a text that no other TPU of this name gets. Empty without permission to look, or if a
         preview would wait too long.
     """
-    if settings.tpu.queue is not None:
+    if settings.tpu.queue is not None or settings.is_compute:
         return dict
     looked = start(lambda: _preempted(settings, names))
 
@@ -122,7 +122,7 @@ def _preempted(settings: StackSettings, names: Sequence[str]) -> Mapping[str, st
     api = TpuApi(client, connects=1)
     where = {"project": settings.project, "zone": settings.zone, "nodes": list(names)}
     return {
-        name: f"In place of that of {node.get('createTime')}, which is {node['state']}"
+        name: f"Replaces the TPU of {node.get('createTime')}, which is {node['state']}"
         for name, node in zip(names, standing(api, where), strict=True)
         if node and is_gone(node)
     }
@@ -159,16 +159,16 @@ def missing_data(bucket: str) -> str | None:
         client, url = users_client(), f"{_BUCKET.format(quote(bucket))}/o/{at}?fields=name"
         status = client.call("GET", url, None)[0] if client else 0
     except Exception as error:
-        why = f"{place} can't be looked up ({type(error).__name__})"
+        why = f"{place} can't be read ({type(error).__name__})"
     else:
         if status == _FOUND:
             return None
         why = {
-            0: f"whether {place} is there can't be looked up without Google credentials",
+            0: f"{place} can't be checked without Google credentials",
             _MISSING: f"there is no {place}",
         }.get(status, f"{place} can't be read ({status})")
     return (
-        f"training.data: (not set), and {why}. Without data the training ends at once: name a "
+        f"training.data: (not set), and {why}. Without data the training ends at once. Name a "
         "folder that `tpu-training data convert` wrote"
     )
 
@@ -190,8 +190,8 @@ def lost_access(bucket: str) -> str | None:
     except Exception:
         return None
     return (
-        f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
-        "reads it by the ACL of an object, or without logging in, loses access"
+        f"gs://{bucket}: the update turns on uniform bucket-level access and public access "
+        "prevention. Anyone who reads it through object ACLs or without credentials loses access"
     )
 
 
@@ -271,7 +271,8 @@ def cures(error: str) -> list[str]:
             timeout=_DOCTOR_SECONDS,
         )
         found = json.loads(done.stdout)["findings"]
-        return list(dict.fromkeys(str(one["cure"]) for one in found))
+        ways = (each for one in found for each in (one["translation"], one) if each)
+        return list(dict.fromkeys(str(each["fix"]) for each in ways))
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError):
         return []  # Google's own error must be seen, whatever happens here.
 
@@ -298,7 +299,8 @@ def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.
         return
     if status == _MISSING:
         pulumi.log.warn(
-            f"{tpu.rpartition('/')[2]}: Google refuses to make it, mostly since a quota is too "
-            "small. The provider asks again until tpu.timeouts.createMinutes (20) are up, and only "
-            f"then says why. `tpustack check --live --stack {stack}` asks Google now."
+            f"{tpu.rpartition('/')[2]}: Google refuses to create it, usually because a quota is "
+            "too small. The provider retries until tpu.timeouts.createMinutes (20) are over, and "
+            "only then shows the reason. To ask Google now, run `tpustack check --live --stack "
+            f"{stack}`."
         )

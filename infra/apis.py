@@ -28,7 +28,8 @@ VERTEX_API = "aiplatform.googleapis.com"
 
 def apis_of(settings: StackSettings) -> tuple[str, ...]:
     """Return the APIs that must be enabled for these settings."""
-    apis = [TPU_API, COMPUTE_API, STORAGE_API, IAM_API, PROJECTS_API]
+    of_tpu = [] if settings.is_compute else [TPU_API]
+    apis = [*of_tpu, COMPUTE_API, STORAGE_API, IAM_API, PROJECTS_API]
     if settings.bucket.encryption is not None:
         apis.append(KMS_API)
     if settings.budget is not None:

@@ -5,14 +5,16 @@ is None and never 0: a total without it says that it is more. Each part has thre
 set, on demand and as spot, so that a person sees next to each other what another capacity saves.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import Decimal
 from typing import Any
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price, Source
-from infra.settings import StackSettings, base, machines
+from infra.settings import StackSettings, machines
+from tpu_core.words import money, plural
 
 # --- An estimate: a line for each part, with its price as configured, on demand and as spot
 
@@ -96,7 +98,7 @@ def of_stack(
     """Price a stack. Its settings need not have been checked: what is unknown has no price."""
     lines = (
         _tpu_line(settings, catalog),
-        _vm_line(settings, catalog),
+        *([] if settings.is_compute else [_vm_line(settings, catalog)]),
         *_disk_lines(settings, catalog),
         *_other_lines(settings, catalog),
     )
@@ -169,10 +171,13 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
 
     Each slice has its own of those that are written to.
     """
+    tpu = catalog.accelerator(settings.tpu.accelerator_type)
     kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
+    if settings.is_compute:
+        kind = str(settings.tpu.boot_disk_type or (tpu.disk_types[0] if tpu else ""))
+        gib = settings.tpu.compute_disk_gib
     price = catalog.prices.disk(kind, settings.region)
     yield Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
-    tpu = catalog.accelerator(settings.tpu.accelerator_type)
     for disk in settings.tpu.data_disks:
         if disk.source:
             continue
@@ -201,9 +206,9 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     # A classic node is in a network of Google's, and never behind the stack's gateway.
     inside = not settings.is_node and not tpu.external_ips
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
-    behind = hosts + (not settings.vm.public_ip)
+    behind = hosts + (not settings.is_compute and not settings.vm.public_ip)
     if settings.network.create and behind:
-        yield Line.fixed("NAT", base.counted(behind, "machine"), prices.nat.hour(behind))
+        yield Line.fixed("NAT", plural(behind, "machine"), prices.nat.hour(behind))
 
 
 def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterator[str]:
@@ -211,24 +216,24 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
     prices, bucket = catalog.prices, settings.bucket
     operations = prices.operations()
     yield (
-        f"Bucket: {ASSUMED_STORAGE_GIB} GiB are assumed. A thousand writes or lists cost "
-        f"{dollars(operations['A'].amount, 3)}, a thousand reads "
-        f"{dollars(operations['B'].amount, 4)}."
+        f"Bucket: assumes {ASSUMED_STORAGE_GIB} GiB. A thousand writes or lists cost "
+        f"{money(operations['A'].amount, 3)}, a thousand reads "
+        f"{money(operations['B'].amount, 4)}."
     )
     if any(line.part == "NAT" for line in whole.lines):
-        yield f"NAT: each GiB that goes through it costs {dollars(prices.nat.gib, 3)}."
+        yield f"NAT: each GiB of traffic costs {money(prices.nat.gib, 3)}."
     gib, days = prices.storage(settings.region), bucket.kept_days
     if bucket.create and days and gib:
-        month = dollars(gib.amount * days * HOURS_PER_DAY * prices.hours_per_month)
+        month = money(gib.amount * days * HOURS_PER_DAY * prices.hours_per_month)
         yield (
-            f"Bucket: what is replaced or deleted is billed for {days} more days, also after "
-            "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints that is replaced hourly "
-            f"costs {month} a month."
+            f"Bucket: replaced and deleted objects are billed for {days} more days, even after "
+            "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints replaced hourly costs "
+            f"{month} a month."
         )
-    if settings.trains_on_tpu:
+    if settings.trains_on_tpu and not settings.is_compute:
         yield (
-            "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the "
-            "network of the TPU VM, and costs its price."
+            "VM: it doesn't train (training.runOn is tpu). You can log in to it in the TPU VM's "
+            "network, and pay its price."
         )
 
 
@@ -241,16 +246,44 @@ def _times(count: int) -> str:
 UNKNOWN = "unknown"
 
 
-def dollars(amount: Decimal, places: int = 2) -> str:
-    """Return an amount like `$12,288.00`; half a cent is rounded up."""
-    return f"${amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,f}"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+def aligned(
+    rows: Sequence[Sequence[str]],
+    left: int,
+    columns: int | None = None,
+    optional: Sequence[str] = (),
+) -> list[str]:
     """Return rows of cells as lines with even columns, the first `left` of them left-aligned.
 
     The others are numbers, whose ends people compare.
+
+    Args:
+        rows: the first is the heading.
+        left: how many columns are text.
+        columns: the terminal's width. A table that is wider loses its optional columns, one by
+            one; if that is not enough, each cell gets a line of its own.
+        optional: headings of columns that are left out first.
     """
+    lines = _even(rows, left)
+    while columns and max(map(len, lines)) > columns:
+        gone = next((rows[0].index(name) for name in optional if name in rows[0]), None)
+        if gone is None:
+            return list(_stacked(rows, columns))
+        rows = [(*row[:gone], *row[gone + 1 :]) for row in rows]
+        left -= gone < left
+        lines = _even(rows, left)
+    return lines
+
+
+def _stacked(rows: Sequence[Sequence[str]], columns: int) -> Iterator[str]:
+    heading, *others = rows
+    for row in others:
+        for number, (name, cell) in enumerate(zip(heading, row, strict=True)):
+            indent = "  " if number else ""
+            text = f"{name}: {cell}" if name and number else cell
+            yield from wrapped(text, columns, indent, f"{indent}  ").splitlines()
+
+
+def _even(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -261,8 +294,8 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     ]
 
 
-def table(estimate: Estimate) -> str:
-    """Return the estimate as lines of text."""
+def table(estimate: Estimate, columns: int | None = None) -> str:
+    """Return the estimate as lines of text; `columns` is the terminal's width, if there is one."""
     hours = estimate.hours
     rows = [("", "", "hour", "day", f"run of {hours:f} h", "run on demand", "run on spot")]
     for line in estimate.lines:
@@ -272,18 +305,38 @@ def table(estimate: Estimate) -> str:
     whole = (estimate.configured, estimate.on_demand, estimate.spot)
     rows.append(("Total", "", *_cells(whole, hours)))
     title = f"{estimate.title} in {estimate.region}, US dollars"
-    return "\n".join([title, "", *aligned(rows, left=2), "", *_notes_of_table(estimate)])
+    whole_table = aligned(rows, 2, columns, ("run on demand", "run on spot"))
+    if "run on spot" not in whole_table[0]:
+        whole_table += ["", *_other_ways(whole, hours)]
+    notes = [wrapped(note, columns) for note in _notes_of_table(estimate)]
+    return "\n".join([wrapped(title, columns), "", *whole_table, "", *notes])
+
+
+def _other_ways(whole: Sequence[Total], hours: Decimal) -> Iterator[str]:
+    """Yield what the run costs on demand and on spot, for a table without these columns."""
+    *_, on_demand, spot = _cells(whole, hours)
+    yield f"Run on demand: {on_demand}"
+    yield f"Run on spot: {spot}"
+
+
+def wrapped(text: str, columns: int | None, first: str = "", rest: str = "") -> str:
+    """Return a paragraph in indented lines of at most `columns`; as one line without a terminal."""
+    if columns is None:
+        return f"{first}{text}"
+    return textwrap.fill(
+        text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 def _cells(totals: Sequence[Total], hours: Decimal) -> tuple[str, str, str, str, str]:
     """Return an hour, a day and a run as it is set, and a run on demand and on spot."""
     configured, on_demand, spot = totals
     return (
-        _sum(configured, dollars(configured.hour, 4)),
-        _sum(configured, dollars(configured.hour * HOURS_PER_DAY)),
-        _sum(configured, dollars(configured.hour * hours)),
-        _sum(on_demand, dollars(on_demand.hour * hours)),
-        _sum(spot, dollars(spot.hour * hours)),
+        _sum(configured, money(configured.hour, 4)),
+        _sum(configured, money(configured.hour * HOURS_PER_DAY)),
+        _sum(configured, money(configured.hour * hours)),
+        _sum(on_demand, money(on_demand.hour * hours)),
+        _sum(spot, money(spot.hour * hours)),
     )
 
 
@@ -328,7 +381,7 @@ def _notes_of_table(estimate: Estimate) -> list[str]:
         ways = {"as it is set": line.configured, "on demand": line.on_demand, "spot": line.spot}
         if unknown := [way for way, price in ways.items() if price is None]:
             notes.append(
-                f"{UNKNOWN}: no source in the catalog has a price of {line.part} {line.what} in "
+                f"{UNKNOWN}: the catalog has no price for {line.part} {line.what} in "
                 f"{estimate.region} ({', '.join(unknown)})."
             )
     return [*notes, *(f"Prices of {source.date}: {source.url}" for source in estimate.sources)]
@@ -355,30 +408,37 @@ def _plain(number: Decimal) -> str:
 def until_destroyed(estimate: Estimate, settings: StackSettings, stack: str) -> str:
     """Say what the stack costs until which command, whether or not it trains."""
     hour = estimate.configured
-    amount = f"{'' if hour.complete else 'over '}{dollars(hour.hour)}"
+    amount = f"{'' if hour.complete else 'over '}{money(hour.hour)}"
     return _until(f"cost {amount} an hour", settings, stack)
 
 
 def without_price(settings: StackSettings, stack: str) -> str:
     """Say the same in a machine's metadata, where each new price would be an update of it."""
-    return _until("keep costing", settings, stack)
+    return _until("are billed", settings, stack)
 
 
 def _until(costs: str, settings: StackSettings, stack: str) -> str:
     end = f"`pulumi destroy --stack {stack}`"
     if settings.bucket.protect:  # The engine refuses to destroy what is protected.
         end = f"`pulumi destroy --exclude-protected --stack {stack}`"
-    costing = f"TPU and VM {costs}, also once the training has ended or failed, until {end}."
+    what = "TPU and disk" if settings.is_compute else "TPU and VM"
+    costing = f"{what} {costs} until {end}, even after training ends or fails."
     return f"{costing} {_limits(settings)}"
 
 
 def _limits(settings: StackSettings) -> str:
-    limits = settings.limits
+    limits, queued = settings.limits, settings.tpu.queued
     ends = []
     if limits.idle_minutes is not None:
-        ends.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
+        ends.append(f"after {limits.idle_minutes:g} idle minutes")
     if limits.time_to_live_hours is not None:
-        ends.append(f"{limits.time_to_live_hours:g} hours after it was made")
+        ends.append(f"{limits.time_to_live_hours:g} hours after its creation")
+    if not ends and queued and queued.run_hours:
+        return f"Google deletes the TPU {queued.run_hours:g} hours after its creation"
+    if not ends and settings.is_compute:
+        return "Nothing else stops it"
     if not ends:
-        return "The stack has no limits: nothing else takes the TPU down (limits.idleMinutes)"
-    return f"Its limits take the TPU down {' and '.join(ends)}; the VM's disk and the bucket stay"
+        return "The stack has no limits, so nothing else stops the TPU (limits.idleMinutes)"
+    return (
+        f"Its limits stop or delete the TPU {' and '.join(ends)}; the VM's disk and the bucket stay"
+    )

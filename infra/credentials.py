@@ -172,8 +172,8 @@ def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
         ) -> requests.Response:
             if not is_google(request.url or ""):
                 raise requests.exceptions.InvalidURL(
-                    f"{request.url} is not https://*.googleapis.com/, which alone gets Google's "
-                    "credentials"
+                    f"{request.url} is not https://*.googleapis.com/, the only host that gets "
+                    "Google's credentials"
                 )
             return super().send(request, *how, **more)
 
@@ -245,7 +245,7 @@ def _credentials(given: Given) -> google.auth.credentials.Credentials:
         content = json.loads(_content(given.key))
     except ValueError:
         raise DefaultCredentialsError(  # type: ignore[no-untyped-call]
-            f"gcp:credentials (or {', '.join(_KEYS)}) is neither JSON nor a file with it"
+            f"gcp:credentials (or {', '.join(_KEYS)}) is neither JSON nor the path of a JSON file"
         ) from None
     found, _ = library.load_credentials_from_dict(content, scopes=_SCOPES)
     return found

@@ -43,7 +43,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         _own_key(s.bucket.encryption) and s.bucket.force_destroy
     ),
     "a network of its own": lambda s: s.network.create,
-    "a tpu": lambda s: True,
+    "a tpu": lambda s: not s.is_compute,
     "several slices": lambda s: s.tpu.slices > 1,
     "limits": lambda s: (s.limits.any or s.recovery.enabled) and s.limits.role is None,
     "recovery": lambda s: s.recovery.enabled,
@@ -53,7 +53,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)
     ),
     "metrics of the vm": lambda s: s.vm.ops_agent,
-    "a public address of the vm": lambda s: s.vm.public_ip,
+    "a public address of the vm": lambda s: s.tpu.external_ips if s.is_compute else s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,
     "addresses that the budget tells": lambda s: s.budget is not None and bool(s.budget.emails),
     "a topic that the budget tells": lambda s: (

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pulumi
 
 from infra import apis, checks, cost
+from infra.checks.context import UNVERIFIED
 from infra.components import alerts, bucket, identity, machine, network, services, tpu, vm
 from infra.settings import StackSettings
 
 OUTPUTS: Mapping[str, str] = {
-    "architecture": "vm or node",
+    "architecture": "vm, compute or node",
     "bucket_name": "Name of the bucket",
     "bucket_url": "gs://BUCKET",
     "job_url": "gs://BUCKET/jobs/JOB: checkpoints, TensorBoard events and metrics of this run",
@@ -19,12 +20,13 @@ OUTPUTS: Mapping[str, str] = {
     "service_account": "E-mail address of the account of VM and TPU VM",
     "tpu_accelerator_type": "Type and size of the TPU",
     "tpu_endpoint": "grpc://IP:PORT of worker 0 (of the first slice)",
-    "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order, slice by slice",
+    "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order, slice by slice; none with "
+    "architecture compute",
     "tpu_name": "Name of the TPU (the first slice), by which the training looks its endpoint up",
     "tpu_names": "Names of all slices",
     "tpu_zone": "Zone of the TPU, at the last update",
     "tpu_zones": "Zones that the TPU may be in, in the order in which they are tried",
-    "vm_name": "Name of the VM",
+    "vm_name": "Name of the VM; with architecture compute, of the TPU's own machine",
     "vm_zone": "Zone of the VM",
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
@@ -40,9 +42,12 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
         SettingsError: before anything is declared.
     """
     stack = checks.ensure_valid(settings, context)
+    preview = pulumi.runtime.is_dry_run()
     for warning in stack.warnings:
-        pulumi.log.warn(warning)
-    if pulumi.runtime.is_dry_run():
+        # The update after a preview changes nothing about what is unverified.
+        if preview or not warning.startswith(UNVERIFIED):
+            pulumi.log.warn(warning)
+    if preview:
         end = cost.until_destroyed(stack.cost, settings, context.stack)
         pulumi.log.info(f"{cost.table(stack.cost)}\n\n{end}.")
     # The engine makes at once what does not depend on each other, whatever the order here.
@@ -65,6 +70,9 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     if settings.messages.any:
         alerts.Messages(stack, enabled)
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
+    if settings.is_compute:
+        made: tpu.Tpu = tpu.ComputeTpu(around)
+        return _export(around, made, made)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
     made = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
     group = settings.vm.instance_group
@@ -73,7 +81,7 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
 
 
 def _export(
-    around: machine.Surroundings, driver: vm.Vm | vm.InstanceGroup, made: tpu.Tpu
+    around: machine.Surroundings, driver: vm.Vm | vm.InstanceGroup | tpu.Tpu, made: tpu.Tpu
 ) -> dict[str, pulumi.Input[object]]:
     """Export every output and return them."""
     settings, store = around.stack.settings, around.bucket

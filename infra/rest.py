@@ -81,7 +81,7 @@ class Api:
             page = self.call("GET", f"{parent}/{collection}", None, query)
             # What a zone that does not answer holds would look deleted.
             if places := page.get("unreachable"):
-                raise ApiError(503, "UNAVAILABLE", f"Google does not reach {', '.join(places)}")
+                raise ApiError(503, "UNAVAILABLE", f"Google can't reach {', '.join(places)}")
             found += page.get(collection, [])
             if not page.get("nextPageToken"):
                 return found
@@ -107,7 +107,7 @@ class Api:
         while not over():
             left = end - self._clock()
             if left <= 0:
-                raise TimeoutError(f"{what} is not done after {minutes:g} minutes")
+                raise TimeoutError(f"{what} isn't done after {minutes:g} minutes")
             self._sleep(min(pause, left))
             pause = min(pause * _GROWTH, _LONGEST_PAUSE)
 
@@ -123,7 +123,7 @@ class Api:
                 status, answer = self._client.call(method, url, text)
             except (ConnectionError, TimeoutError) as error:
                 reached = False
-                failure = f"the {self._title} API cannot be reached: {error}"
+                failure = f"the {self._title} API can't be reached: {error}"
                 status, answer = 0, {"error": {"message": failure}}
             if 0 < status < 400:
                 return answer

@@ -6,6 +6,7 @@ declared by several types, each with the same fact under another name: what the 
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -154,6 +155,8 @@ _QUEUE_ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
 
 ON_DEMAND, SPOT, PREEMPTIBLE, RESERVED = "on-demand", "spot", "preemptible", "reserved"
 FLEX_START = "flex-start"
+# How Compute Engine calls its machines with a TPU: ct6e-standard-4t, tpu7x-standard-4t.
+_HOST = re.compile(r"(ct|tpu)\d")
 _MODELS = {"SPOT": SPOT, "RESERVATION_BOUND": RESERVED, "FLEX_START": FLEX_START}
 
 
@@ -266,11 +269,13 @@ def _asked(name: str, props: Mapping[str, Any]) -> tuple[Property, str]:
     A spot VM has the model and, as Google requires, the flag `preemptible`, too: the model counts.
     """
     scheduling = group(props, name)
-    if scheduling.get("provisioningModel") == "SPOT":
-        return Property(f"{name}.provisioningModel", "SPOT"), SPOT
+    if (model := scheduling.get("provisioningModel")) in _MODELS:
+        return Property(f"{name}.provisioningModel", model), _MODELS[model]
     for kind in (SPOT, PREEMPTIBLE, RESERVED):
         if scheduling.get(kind) is True:
             return Property(f"{name}.{kind}", True), kind
+    if (affinity := group(props, "reservationAffinity").get("type")) == "SPECIFIC_RESERVATION":
+        return Property("reservationAffinity.type", affinity), RESERVED
     return Property(name, props.get(name)), ON_DEMAND
 
 
@@ -282,8 +287,9 @@ def _vm(props: Mapping[str, Any], where: Property, disks: Sequence[Disk | None])
         for key in ("accessConfigs", "ipv6AccessConfigs")
         if interface.get(key)
     )
+    kind = str(props.get("machineType")).rpartition("/")[2]
     return Machine(
-        "VM",
+        "TPU" if _HOST.match(kind) else "VM",
         Property("machineType", props.get("machineType")),
         where,
         *_asked("scheduling", props),

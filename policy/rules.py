@@ -18,9 +18,10 @@ import pulumi_policy as engine
 
 from infra.catalog import Catalog
 from infra.catalog.entries import Price
-from infra.cost import Estimate, Line, dollars
+from infra.cost import Estimate, Line
 from policy import resource as facts
 from policy.resource import UNKNOWN, Machine, Property, Resource, machines
+from tpu_core.words import money
 
 Config = Mapping[str, Any]
 ResourceCheck = Callable[[Resource, Config], Iterable[str]]
@@ -47,12 +48,12 @@ class Option:
         return {"type": self.type, **items, **shape}
 
 
-_PRODUCTION = Option("array", ["prod", "prod-*"], "Names of production stacks; * is anything.")
+_PRODUCTION = Option("array", ["prod", "prod-*"], "Names of production stacks; * matches anything.")
 
 
 def _allowed(what: str) -> dict[str, Option]:
     """Return the option that names the exceptions to a rule."""
-    return {ALLOWED: Option("array", [], f"Names of {what}; * is anything.")}
+    return {ALLOWED: Option("array", [], f"Names of {what}; * matches anything.")}
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Rule:
     def misnamed(self, config: Config) -> list[str]:
         """Return messages about options that the rule lacks; the engine lets them pass."""
         return [
-            f"{self.name}.{name}: {facts.shown(value)} in the policy configuration is no option of "
-            f"this rule. {_cure(name, list(self.options))}"
+            f"{self.name}.{name}: {facts.shown(value)} in the policy configuration isn't an option "
+            f"of this rule. {_cure(name, list(self.options))}"
             for name, value in config.items()
             if name not in self.options
         ]
@@ -148,7 +149,7 @@ def on_stack(name: str, options: Mapping[str, Option]) -> Callable[[StackCheck],
 def _cure(name: str, options: Sequence[str]) -> str:
     if near := get_close_matches(name, options, 1):
         return f"Did you mean {near[0]}?"
-    return f"There are: {', '.join(options)}."
+    return f"The options are: {', '.join(options)}."
 
 
 def _resource(of: engine.PolicyResource | engine.ResourceValidationArgs) -> Resource:
@@ -162,7 +163,7 @@ _BUCKET = "gcp:storage/bucket:Bucket"
 
 @on_stack("regions-agree", _allowed("buckets and machines that may be elsewhere"))
 def _regions_agree(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Resource, str]]:
-    """Bucket, VM and TPU are in one region."""
+    """Buckets and VMs are in the TPU's region."""
     placed = [
         (resource, place)
         for resource in resources
@@ -176,7 +177,7 @@ def _regions_agree(resources: Sequence[Resource], config: Config) -> Iterator[tu
     first, where = next((pair for pair in placed if _is_tpu(pair[0])), placed[0])
     home = facts.region_of(where)
     why = f"but {first.title} is in {home}, and traffic between regions is slow and costs money"
-    cure = f"Put it into {home}, or add it to regions-agree.allowed"
+    cure = f"Move it to {home}, or add it to regions-agree.allowed"
     for resource, place in placed:
         if facts.region_of(place) != home:
             yield resource, resource.wrong(place, why, cure)
@@ -216,7 +217,7 @@ _MEMBERS = {
 
 @on_resource("no-public-buckets", _allowed("buckets that may be public"))
 def _no_public_buckets(resource: Resource, config: Config) -> Iterator[str]:
-    """Buckets have uniform access, prevent public access, and are granted to known accounts."""
+    """Buckets have uniform access, prevent public access and grant nothing to everyone."""
     props = resource.props
     if resource.matches(config[ALLOWED]) or facts.named(props.get("bucket"), config[ALLOWED]):
         return
@@ -227,7 +228,7 @@ def _no_public_buckets(resource: Resource, config: Config) -> Iterator[str]:
             yield resource.wrong(prevention, "so a grant can make it public", "Set it to enforced")
         uniform = resource.prop("uniformBucketLevelAccess")
         if uniform.value not in (True, UNKNOWN):
-            why = "so each object can have grants of its own"
+            why = "so each object could have its own grants"
             yield resource.wrong(uniform, why, "Set it to true")
     cure = "Name the accounts that need access, or add the bucket to no-public-buckets.allowed"
     for path in _MEMBERS.get(resource.type, ()):
@@ -272,11 +273,9 @@ _DEFAULT = re.compile(
 )
 
 
-@on_stack(
-    "known-members", _allowed("members who may be granted something, such as group:ml@example.com")
-)
+@on_stack("known-members", _allowed("members who may get grants, such as group:ml@example.com"))
 def _known_members(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Resource, str]]:
-    """Grants on anything go to accounts of the stack's projects and of Google's services."""
+    """Grants go only to service accounts of the stack's projects and of Google's services."""
     projects = {each.props.get("project") for each in resources}
     # An account of project example.com:p has the domain p.example.com.iam.gserviceaccount.com.
     domains = {
@@ -284,8 +283,8 @@ def _known_members(resources: Sequence[Resource], config: Config) -> Iterator[tu
         for project in projects
         if isinstance(project, str)
     }
-    why = "which is no account of this stack's projects"
-    cure = "Grant it by hand, or add the member to known-members.allowed"
+    why = "which isn't a service account of this stack's projects"
+    cure = "Grant it manually, or add the member to known-members.allowed"
     for resource in resources:
         if not _GRANT.fullmatch(resource.type):
             continue
@@ -304,8 +303,8 @@ def _no_public_addresses(resource: Resource, config: Config) -> Iterator[str]:
     if resource.matches(config[ALLOWED]):
         return
     cure = (
-        "Leave it out: SSH comes in through IAP, and Cloud NAT is the way out. Or add the machine "
-        "to no-public-addresses.allowed"
+        "Remove it, because SSH works through IAP and outgoing traffic through Cloud NAT. Or add "
+        "the machine to no-public-addresses.allowed"
     )
     for machine in machines(resource):
         for address in machine.addresses:
@@ -314,14 +313,14 @@ def _no_public_addresses(resource: Resource, config: Config) -> Iterator[str]:
 
 @on_resource("full-scope-with-own-account", _allowed("machines that may use the default account"))
 def _full_scope(resource: Resource, config: Config) -> Iterator[str]:
-    """Machines with the scope cloud-platform have a service account of their own."""
+    """Machines with the scope cloud-platform run as a dedicated service account."""
     if resource.matches(config[ALLOWED]):
         return
     why = (
-        "so a machine with the scope cloud-platform runs as Google's default account, which may do "
-        "nearly everything in the project"
+        "so a machine with the scope cloud-platform runs as Google's default service account, "
+        "which may do nearly everything in the project"
     )
-    cure = "Name a service account of the stack's own with the roles that the job needs"
+    cure = "Set a dedicated service account with only the roles that the job needs"
     for machine in machines(resource):
         # A machine without scopes has those that Google chooses, which are all.
         full = machine.scopes is None or any(scope in _FULL for scope in machine.scopes)
@@ -342,21 +341,21 @@ def _is_dedicated(email: object) -> bool:
 
 _REASON, _FREE = "reasonLabel", "freeStacks"
 _REASON_OPTION = Option(
-    "string", "capacity-reason", "The label that says why an exception is right."
+    "string", "capacity-reason", "The label that gives the reason for an exception."
 )
 _FREE_OPTION = Option("array", ["local", "local-*"], "Names of stacks that cost nothing.")
 
 
 @on_resource("no-spot-in-production", {PRODUCTION: _PRODUCTION, _REASON: _REASON_OPTION})
 def _no_spot(resource: Resource, config: Config) -> Iterator[str]:
-    """Production has no spot or preemptible machine without a reason."""
+    """Production has no spot or preemptible machine, or a label gives the reason."""
     if not facts.in_stack(resource, config[PRODUCTION]) or _is_justified(resource, config):
         return
-    cure = f"Set its capacity to on-demand or reserved, or say why in the label {config[_REASON]}"
+    cure = f"Set its capacity to on-demand or reserved, or add the label {config[_REASON]}"
     for machine in machines(resource):
         if machine.capacity_is in (facts.SPOT, facts.PREEMPTIBLE):
             where = f"the {machine.what} of production stack {resource.stack}"
-            why = f"so Google may take {where} away at any moment"
+            why = f"so Google can preempt {where} at any moment"
             yield resource.wrong(machine.capacity, why, cure)
 
 
@@ -366,16 +365,16 @@ def _no_spot(resource: Resource, config: Config) -> Iterator[str]:
     engine.EnforcementLevel.ADVISORY,
 )
 def _spot(resource: Resource, config: Config) -> Iterator[str]:
-    """Outside production, TPUs are spot, preemptible or reserved unless there is a reason."""
+    """Outside production, TPUs are spot, preemptible or reserved, or a label gives the reason."""
     exempt = [*config[PRODUCTION], *config[_FREE]]
     if facts.in_stack(resource, exempt) or _is_justified(resource, config):
         return
     why = (
-        f"so the TPU of stack {resource.stack} is paid for in full, though training resumes from "
-        "its checkpoint after a preemption"
+        f"so you pay the full price for the TPU of stack {resource.stack}, although training would "
+        "resume from its checkpoint after a preemption"
     )
     cure = (
-        "Set its capacity to spot (of a classic node: preemptible), or say why in the label "
+        "Set its capacity to spot (TPU Node: preemptible), or give the reason in the label "
         f"{config[_REASON]}"
     )
     for machine in machines(resource):
@@ -404,12 +403,12 @@ _STATEFUL += ["gcp:kms/cryptoKey:CryptoKey", _BUCKET]
     },
 )
 def _protected(resource: Resource, config: Config) -> Iterator[str]:
-    """Protect what holds data in production."""
+    """Resources that hold production data are protected."""
     if not facts.in_stack(resource, config[PRODUCTION]) or resource.matches(config[ALLOWED]):
         return
     if resource.type in config[_TYPES] and not resource.protect:
-        why = f"so a change or a destroy of production stack {resource.stack} can delete its data"
-        cure = "Set protect: true (of the stack's bucket: bucket.protect)"
+        why = f"so an update or destroy of production stack {resource.stack} could delete its data"
+        cure = "Set protect: true (for the stack's bucket: bucket.protect)"
         yield resource.wrong(Property("protect", False), why, cure)
 
 
@@ -442,22 +441,22 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
         if line.configured is None:
             yield (
                 resource,
-                f"{resource.title}: the price of {line.part} {line.what} is in no source of the "
-                f"catalog, so the stack may not stay below {dollars(ceiling)} an hour. Take "
-                "another type or region, add the price to infra/catalog/prices.yaml, or disable "
-                "cost-ceiling for this stack.",
+                f"{resource.title}: the catalog has no price for {line.part} {line.what}, so the "
+                f"stack could cost more than {money(ceiling)} an hour. Choose another type or "
+                "region, add the price to infra/catalog/prices.yaml, or disable cost-ceiling for "
+                "this stack.",
             )
     hour = Estimate("stack", "", Decimal(1), tuple(line for _, line in priced)).configured.hour
     if hour > ceiling:
         # Report the most expensive part: that is the one to change.
         priced.sort(key=lambda pair: _amount(pair[1]), reverse=True)
         resource, _ = priced[0]
-        parts = ", ".join(f"{line.part} {line.what} {dollars(_amount(line))}" for _, line in priced)
+        parts = ", ".join(f"{line.part} {line.what} {money(_amount(line))}" for _, line in priced)
         yield (
             resource,
-            f"{resource.title}: stack {resource.stack} costs {dollars(hour)} an hour ({parts}), "
-            f"more than its ceiling of {dollars(ceiling)}. Take smaller or spot machines, or raise "
-            f"cost-ceiling.{key}.",
+            f"{resource.title}: stack {resource.stack} costs {money(hour)} an hour ({parts}), "
+            f"more than its ceiling of {money(ceiling)}. Choose smaller or spot machines, or "
+            f"raise cost-ceiling.{key}.",
         )
 
 
@@ -479,12 +478,14 @@ def _disk_line(disk: facts.Disk, region: str) -> Line:
 
 
 def _tpu_price(machine: Machine, region: str) -> Price | None:
-    tpu = _catalog().accelerator(machine.size.value)
-    # What a reservation costs is in its contract; it is at most the list price. So it is for
-    # flex-start, whose prices the catalog lacks: Google calls it cost-effective.
-    unlisted = machine.capacity_is in (facts.RESERVED, facts.FLEX_START)
-    capacity = facts.ON_DEMAND if unlisted else machine.capacity_is
-    return _catalog().prices.tpu(tpu, region, capacity) if tpu else None
+    tpu = _catalog().accelerator(str(machine.size.value).rpartition("/")[2])
+    if tpu is None:
+        return None
+    # What a reservation costs is in its contract, and the catalog has few prices of flex-start:
+    # both cost at most the list price.
+    below = machine.capacity_is in (facts.RESERVED, facts.FLEX_START)
+    ways = (machine.capacity_is, *([facts.ON_DEMAND] if below else []))
+    return next(filter(None, (_catalog().prices.tpu(tpu, region, way) for way in ways)), None)
 
 
 def _vm_price(machine: Machine, region: str) -> Price | None:
@@ -517,7 +518,7 @@ _WITHOUT = "gcp:tpu/v2QueuedResource:V2QueuedResource"
     {_REQUIRED: Option("array", ["managed-by", "tpu-stack"], "Labels that must not be empty.")},
 )
 def _required_labels(resource: Resource, config: Config) -> Iterator[str]:
-    """Buckets, disks, VMs and TPUs have the labels that say whose they are."""
+    """Buckets, disks, VMs and TPUs have the labels that identify their owner."""
     is_machine = resource.type != _WITHOUT and any(True for _ in machines(resource))
     if resource.type not in _LABELLED and not is_machine:
         return
@@ -526,5 +527,5 @@ def _required_labels(resource: Resource, config: Config) -> Iterator[str]:
     labels = facts.group(resource.props, "labels")
     if missing := [key for key in config[_REQUIRED] if not labels.get(key)]:
         why = f"without {', '.join(missing)}, so its owner is unknown"
-        cure = "Add it; the setting labels of the stack file is for every resource"
+        cure = "Add it; the setting labels in the stack file applies to every resource"
         yield resource.wrong(Property("labels", dict(labels) or None), why, cure)

@@ -24,9 +24,45 @@ from starlette.types import ASGIApp
 
 from tpustack.dashboard.server import address, listen, server
 
+PICTURES = Path(__file__).parents[1] / "build" / "pictures"
+"""Pictures of pages, for people to look at."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PATIENCE = 30.0
 _END = b"\0"
+_FAINT = """(least) => {
+  const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const part = (value) =>
+    value <= 10 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+  const light = ([red, green, blue]) =>
+    0.2126 * part(red) + 0.7152 * part(green) + 0.0722 * part(blue);
+  const mix = (over, under) => {
+    const [red, green, blue, alpha = 1] = over;
+    return [red, green, blue].map((value, at) => alpha * value + (1 - alpha) * under[at]);
+  };
+  const behind = (element) =>
+    element
+      ? mix(parse(getComputedStyle(element).backgroundColor), behind(element.parentElement))
+      : [255, 255, 255];
+  const opacity = (element) =>
+    element ? getComputedStyle(element).opacity * opacity(element.parentElement) : 1;
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const texts = [...element.childNodes].filter((node) => node.nodeType === 3);
+    const own = texts.map((node) => node.data.trim()).join("");
+    const hidden = ":disabled, noscript, [aria-hidden=true]";
+    if (!own || element.closest(hidden) || !element.checkVisibility({checkOpacity: true})) continue;
+    const style = getComputedStyle(element);
+    const [red, green, blue, alpha = 1] = parse(
+      element instanceof SVGElement ? style.fill : style.color
+    );
+    const paper = behind(element);
+    const ink = mix([red, green, blue, alpha * opacity(element)], paper);
+    const [high, low] = [light(ink), light(paper)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < least) faint.push([own.slice(0, 40), Math.round(ratio * 100) / 100]);
+  }
+  return faint;
+}"""
 
 
 def find_browser() -> str | None:
@@ -43,11 +79,13 @@ class Page:
         self._rest = b""
         self._session = ""
         self.errors: list[str] = []
+        self.requests: list[str] = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         self.call("Page.enable")
         self.call("Runtime.enable")
+        self.call("Network.enable")
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Show an address in a window of that size."""
@@ -86,9 +124,14 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, **about)
 
     def picture(self, path: Path) -> None:
-        """Write what is seen as a PNG."""
+        """Write what is seen as a PNG, in a folder that it makes."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         data = self.call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
+
+    def faint(self, least: float = 4.5) -> list[Any]:
+        """Return the texts that are seen with less than a contrast of `least`, by WCAG 2.2."""
+        return list(self.value(f"({_FAINT})({least})"))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol on this tab. Raises RuntimeError."""
@@ -107,6 +150,8 @@ class Page:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
                 return dict(answer["result"])
+            if answer.get("method") == "Network.requestWillBeSent":
+                self.requests.append(answer["params"]["request"]["url"])
             if answer.get("method") == "Runtime.exceptionThrown":
                 details = answer["params"]["exceptionDetails"]
                 self.errors.append(json.dumps(details)[:1000])

@@ -1,7 +1,7 @@
 """`make chaos`: train on the local Google Cloud while a scenario of faults is played.
 
 The local cloud plays the scenario itself (`tpustack local faults run FILE`). This tool brings up a
-stack for it, follows the training, and checks what the faults have left behind (docs/chaos.md).
+stack for it, follows the training, and checks what the faults have left behind (docs/capacity.md).
 """
 
 from __future__ import annotations

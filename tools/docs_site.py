@@ -2,12 +2,14 @@
 
 MkDocs reads one folder, and pages also stand next to what they describe. So each page gets the path
 that it has in the repository, and each source file or folder that a page links to becomes a page.
+Home is docs/index.md. Links to the repository and to edit a page lead to where this clone is from.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +29,16 @@ PAGES = (
     "localcloud/README.md",
     "tools/README.md",
     "training/README.md",
-    "training/docs/*.md",
     "training/recipes/*.md",
 )
-PICTURES = ("docs/*.svg", "docs/*.png", "training/recipes/*.png")
+ASSETS = ("docs/**/*.svg", "docs/*.png", "docs/*.css", "training/recipes/*.png")
+HOME = "docs/index.md"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+_PICTURE = re.compile(r'(?<= src=")([^":]+)|(?<= srcset=")([^":]+)')
+_REMOTE = re.compile(r"(?:https://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.git)?/?")
+# How much more a page counts in the search: what people do, before what they look up.
+_BOOSTS = {"Tutorials": 3.0, "How-to": 3.0, "中文": 3.0, "Explanation": 2.0}
+_OUTSIDE = 0.2
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".yml": "yaml", ".go": "go"}
 
 
@@ -40,12 +47,32 @@ def pages() -> list[str]:
     return sorted(_found(PAGES))
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link to the repository, if this clone came from a forge."""
+    asked = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if address := repository(done.stdout.strip()):
+        config.repo_url, config.repo_name = address, address.partition("//")[2]
+        config.edit_uri = "-/edit/main/" if "gitlab" in address else "edit/main/"
+    return config
+
+
+def repository(remote: str) -> str | None:
+    """Return the page of a remote repository; None for a folder."""
+    found = _REMOTE.fullmatch(remote)
+    return f"https://{found[1]}/{found[2]}" if found else None
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Replace what MkDocs found in docs/ by all pages, pictures and the sources they link to."""
     own = Path(config.docs_dir)
     theirs = [file for file in files if own not in Path(file.abs_src_path or "").parents]
-    shown = (*pages(), *sorted(_found(PICTURES)))
-    ours = [File.generated(config, path, abs_src_path=str(ROOT / path)) for path in shown]
+    site = (str(ROOT), config.site_dir, config.use_directory_urls)
+    home = File(HOME, *site, dest_uri="index.html")
+    # Elsewhere README.md is the first page of a folder; here it is one that GitHub shows.
+    readme = File("README.md", *site, dest_uri="README.html")
+    shown = sorted({*pages(), *_found(ASSETS)} - {HOME, "README.md"})
+    ours = [home, readme, *(File(path, *site) for path in shown)]
     sources = [
         File.generated(
             config,
@@ -59,19 +86,43 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to sources at the pages that show them."""
+    """Point links to sources at the pages that show them, and pictures at where they are."""
     folder = posixpath.dirname(page.file.src_uri)
+    if not page.file.src_uri.startswith("README"):
+        page.meta.setdefault("search", {"boost": _boost(page)})
+        words: dict[str, list[str]] = config.extra["words"]
+        page.meta.setdefault("tags", words.get(page.file.src_uri, []))
+    else:
+        page.meta["search"] = {"exclude": True}
 
     def shown(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[1]))
         return f"{link[1].rstrip('/')}.md" if f"{target}.md" in files.src_uris else link[1]
 
-    return LINK.sub(shown, markdown)
+    def placed(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(folder, link[0]))
+        return posixpath.relpath(target, posixpath.dirname(page.file.dest_uri) or ".")
+
+    return _PICTURE.sub(placed, LINK.sub(shown, markdown))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Tell browsers, screen readers and translators what language the page has."""
+    if page.file.src_uri.startswith("docs/zh/") or ".zh-CN." in page.file.src_uri:
+        return output.replace('<html lang="en"', '<html lang="zh-CN"', 1)
+    return output
+
+
+def _boost(page: Page) -> float:
+    sections = [section.title for section in page.ancestors]
+    if not sections:
+        return 1.0 if page.file.src_uri == HOME else _OUTSIDE
+    return _BOOSTS.get(sections[-1] or "", 1.0)
 
 
 def linked_sources() -> set[str]:
     """List the files and folders that pages link to and that are neither pages nor pictures."""
-    known = _found((*PAGES, *PICTURES))
+    known = _found((*PAGES, *ASSETS))
     targets = {
         posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
         for page in pages()

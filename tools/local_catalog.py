@@ -22,6 +22,7 @@ def files(catalog: Catalog) -> dict[str, str]:
     """Return the content of every generated file, by name."""
     return {
         "compute-machine-types.yaml": _machine_types(catalog),
+        "compute-tpu-machines.yaml": _hosts(catalog),
         "tpu-accelerators.yaml": _accelerators(catalog),
         "tpu-runtimes.yaml": _runtimes(catalog),
     }
@@ -96,6 +97,30 @@ def _machine_types(catalog: Catalog) -> str:
         f"{name}: {{vcpus: {one.vcpus}, memory: {one.memory_gib:g}}}"
         for name, one in catalog.machine_types.items()
     ]
+    return _text(lines)
+
+
+def _hosts(catalog: Catalog) -> str:
+    lines = _header(
+        "Machine types with a TPU: vCPUs, memory in GiB, topology, the type that libraries know, "
+        "boot disks, zones.",
+        (source for host in catalog.hosts.values() for source in host.tpu.sources),
+    )
+    for name, host in catalog.hosts.items():
+        tpu = host.tpu
+        same = (
+            one.name
+            for one in catalog.accelerators.values()
+            if (one.family, one.topology) == (tpu.family, tpu.topology)
+        )
+        # TPU7x, which the Cloud TPU API lacks, is named by the rule of v5p: by its cores.
+        kind = next(same, f"{tpu.family}-{tpu.cores}")
+        lines += [
+            f"{name}:",
+            f"  {{vcpus: {host.vcpus}, memory: {host.memory_gib}, topology: {tpu.topology},",
+            f"   type: {kind}, disks: [{', '.join(tpu.disk_types)}],",
+            f"   zones: [{', '.join(tpu.zones)}]}}",
+        ]
     return _text(lines)
 
 

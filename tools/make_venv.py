@@ -93,6 +93,9 @@ def _no_python() -> str:
 
 def _install(python: str, venv: Path, lock: Path) -> None:
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
+    # uv has a setting of its own for the index that pip is told to use.
+    if index := environment.get("PIP_INDEX_URL"):
+        environment.setdefault("UV_DEFAULT_INDEX", index)
     print(f"making {venv.name} with {python} …", file=sys.stderr)
     _run([python, "-m", "venv", "--clear", str(venv)], environment)
     venv_python = str(venv / "bin" / "python")

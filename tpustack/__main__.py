@@ -6,29 +6,30 @@ starts this program at each press of the tab key. So the help of all commands is
 
 import contextlib
 import sys
+from typing import NoReturn
 
 import click
 
 from tpustack import console, errors
 
 COMMANDS = {
-    "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
-    "catalog": "Browse TPU types, runtimes and machine types, with prices.",
-    "check": "Check stack files: every problem at once, without engine or cloud.",
-    "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
-    "cost": "Show what a stack or a TPU costs an hour, a day and a run.",
-    "dashboard": "Serve a page with stacks, TPUs, jobs, goodput and curves, live.",
-    "dataset": "Fetch a data set for `tpu-training data convert`.",
-    "demo": "Train a model on the local Google Cloud, from nothing.",
-    "doctor": "Find the known errors in a log, or in a stack's logs and states.",
-    "follow": "Follow the training on a VM, live, from its serial port.",
-    "goodput": "Show where the wall time of a job went, over all of its starts.",
-    "init": "Write the settings file of a new stack.",
-    "job": "Submit any program to a stack's queue, and look after it.",
-    "local": "Start, stop and look into the local Google Cloud.",
-    "logs": "Print what a stack's VM wrote, also after the VM is gone.",
-    "permissions": "Write the role that a stack's deployer needs, as a file for gcloud.",
-    "recover": "Repair a stack whose update was killed, or whose TPU Google took.",
+    "bootstrap": "Create the pipeline's state bucket, key and identities.",
+    "catalog": "List TPU types, runtimes and machines, with prices.",
+    "check": "Check stack files offline and list every problem.",
+    "ci": "Run the steps of the pipeline, such as preview.",
+    "cost": "Show what a stack or a TPU costs.",
+    "dashboard": "Serve a live page of stacks, TPUs, jobs and curves.",
+    "dataset": "Fetch a dataset for `tpu-training data convert`.",
+    "demo": "Train a model on a local Google Cloud, from scratch.",
+    "doctor": "Explain the errors in a log or in a stack.",
+    "follow": "Follow a stack's training live.",
+    "goodput": "Break down a job's wall time, across restarts.",
+    "init": "Create the stack file of a new stack.",
+    "job": "Submit and manage jobs in a stack's queue.",
+    "local": "Start, stop and inspect the local Google Cloud.",
+    "logs": "Print a VM's log, even after the VM is deleted.",
+    "permissions": "Write the deployer's role as a file for gcloud.",
+    "recover": "Repair a stack after a killed update or preemption.",
     "settings": "List every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
@@ -68,7 +69,7 @@ class Commands(console.LazyGroup):
 @click.group(
     cls=Commands,
     later={name: f"tpustack.{place}" for name, place in _WHERE.items()},
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
@@ -83,10 +84,16 @@ def main() -> None:
     """Run the command line; print an expected error as one message, without a traceback."""
     try:
         with console.handled():
-            cli.main(prog_name="tpustack", standalone_mode=True)
+            code = cli.main(prog_name="tpustack", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()
+        sys.exit(asked.exit_code)
+    except click.ClickException as error:
+        fail(error.format_message(), error.exit_code, getattr(error, "ctx", None))
+    except click.Abort:
+        fail("the question has no answer", 1)
     except errors.TpustackError as error:
-        click.echo(f"error: {console.plain(str(error))}", err=True)
-        sys.exit(error.exit_code)
+        fail(str(error), error.exit_code)
     except console.Interrupted as interruption:
         from tpustack.engine import toolchain
 
@@ -94,6 +101,16 @@ def main() -> None:
         with contextlib.suppress(OSError):
             click.echo("interrupted; nothing is left running", err=True)
         sys.exit(interruption.exit_code)
+    sys.exit(code)
+
+
+def fail(what: str, code: int, ctx: click.Context | None = None) -> NoReturn:
+    """End with one message, whichever library found the error: `error: what. Try: …`."""
+    text = console.plain(what)
+    if ctx:
+        text = f"{text if text.endswith(('.', '?')) else text + '.'} Try: {ctx.command_path} --help"
+    click.echo(f"error: {text}", err=True)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

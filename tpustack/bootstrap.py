@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
+from tpu_core.words import plural
 from tpustack.cloud.google import require_project
 from tpustack.console import say
 from tpustack.engine import toolchain
@@ -30,7 +31,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
     if not path.exists():
         names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
-        raise UsageError(f"bootstrap/ has no {path.name}. There are: {', '.join(names) or 'none'}")
+        raise UsageError(f"bootstrap/ has no {path.name}. Available: {', '.join(names) or 'none'}")
     try:
         return parse((read_yaml(path) or {}).get("config") or {}, stack)
     except BootstrapError as error:
@@ -69,8 +70,8 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
             recovery.when_unlocked(recovery.ask_for_lock)
         except LockedError as error:
             raise TpustackError(
-                f"another `tpustack bootstrap` may be at work: {error}. Nothing was changed. If "
-                f"it is dead, delete {', '.join(each.url for each in error.locks)}"
+                f"another `tpustack bootstrap` may be running: {error}. Nothing was changed. If "
+                f"it's dead, delete {', '.join(each.url for each in error.locks)}"
             ) from None
     update = local.up(line)
     # From here on the folder is deleted only after the state is in the bucket as a whole.
@@ -104,6 +105,6 @@ def command(stack: str) -> None:
     """
     environment = toolchain.engine(toolchain.find())
     update = bootstrap(stack, environment, say)
-    click.echo(f"{update.changed} changes" if update.changed else "nothing changed")
+    click.echo(plural(update.changed, "change") if update.changed else "nothing changed")
     for name, value in sorted(update.outputs.items()):
         click.echo(f"{name}: {value}")

@@ -7,8 +7,12 @@ import contextlib
 import difflib
 import importlib
 import json
+import locale
+import os
 import re
+import shutil
 import signal
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +102,11 @@ def as_json(thing: str = "result") -> Callable[[_F], _F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print the {thing} as JSON.")
 
 
+def columns() -> int | None:
+    """Return the width of the terminal; None for a pipe or file, whose lines stay whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def echo_json(document: object) -> None:
     """Print a document as JSON."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=str))
@@ -143,6 +152,27 @@ def printable(text: str, kept: str = "\t") -> str:
 
 def _controls(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def in_chinese() -> bool:
+    """Return whether the person reads Chinese, and the terminal can show it.
+
+    TPUSTACK_LANG decides, then the locale. What is unknown or not installed is English.
+    """
+    language = os.environ.get("TPUSTACK_LANG")
+    if not language:
+        before = locale.setlocale(locale.LC_MESSAGES)
+        try:
+            language = locale.setlocale(locale.LC_MESSAGES, "")
+        except locale.Error:
+            return False
+        finally:
+            locale.setlocale(locale.LC_MESSAGES, before)
+    try:
+        "\u4e2d\u6587".encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return language.lower().startswith("zh")
 
 
 # Ctrl-C, `kill` and a closed terminal: each ends a command with one line.

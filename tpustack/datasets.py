@@ -28,7 +28,7 @@ from tpustack import console, errors, project
 @click.command("dataset")
 @click.argument("name", type=click.Choice(["mnist", "fashion-mnist", "wordnet-nouns"]))
 def command(name: str) -> None:
-    """Fetch a data set once and print the source for `tpu-training data convert`.
+    """Fetch a dataset once and print the source for `tpu-training data convert`.
 
     tpu-training data convert --name fashion-mnist --output data
     --source "$(tpustack dataset fashion-mnist)"

@@ -22,6 +22,7 @@ import click
 from rich.console import Console
 
 from infra.cost import aligned
+from tpu_core.words import duration, plural
 from tpustack import datasets, errors, local, project
 from tpustack.cloud.google import Google
 from tpustack.engine import backend, stack, toolchain
@@ -37,10 +38,11 @@ from tpustack.logs.serial import follow
     help="A TPU VM, or the classic TPU node.",
 )
 @click.option("--keep", is_flag=True, help="Leave the stack and the local cloud up.")
-def command(architecture: str, keep: bool) -> None:
+@click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
+def command(architecture: str, keep: bool, verbose: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
     errors.require("localcloud.cli", "tensorflow")
-    Demo(architecture, keep=keep, console=Console(highlight=False)).run()
+    Demo(architecture, keep=keep, console=Console(highlight=False), verbose=verbose).run()
 
 
 _ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
@@ -53,10 +55,14 @@ class Demo:
     Args:
         keep: leave the stack and the local cloud up at the end.
         console: where it reports.
+        verbose: show also what the VM writes as it boots.
     """
 
-    def __init__(self, architecture: str, *, keep: bool, console: Console) -> None:
+    def __init__(
+        self, architecture: str, *, keep: bool, console: Console, verbose: bool = False
+    ) -> None:
         self.keep = keep
+        self.verbose = verbose
         self.stack = STACKS[architecture]
         self.console = console
         self.cloud = local.LocalCloudCommand()
@@ -86,7 +92,7 @@ class Demo:
             self._train(outputs, data)
             with self._phase("second_up", "pulumi up again"):
                 self.summary.second_up_changes = engine.up(self._engine_output).changed
-                self._say(f"{self.summary.second_up_changes} changes")
+                self._say(plural(self.summary.second_up_changes, "change"))
             if self.keep:
                 self._explain(outputs)
                 kept = True
@@ -132,13 +138,13 @@ class Demo:
             update = engine.up(self._engine_output)
             outputs = update.outputs
             self.summary.endpoint = outputs["tpu_endpoint"]
-            self._say(f"{update.changed} resources created")
+            self._say(f"{plural(update.changed, 'resource')} created")
             self._say(f"TPU {outputs['tpu_name']} at {outputs['tpu_endpoint']}")
         return outputs
 
     def _train(self, outputs: dict[str, Any], data: datasets.Source) -> None:
         with self._phase("training", "training on the VM"):
-            follow(self.console, outputs, advice=_ADVICE)
+            follow(self.console, outputs, advice=_ADVICE, verbose=self.verbose)
             metrics = json.loads(Google().content(f"{outputs['job_url']}/metrics.json"))
         for name in ("test_accuracy", "steps_per_second", "replicas"):
             setattr(self.summary, name, metrics[name])
@@ -150,13 +156,14 @@ class Demo:
             engine.destroy(self._engine_output)
             left = Counter(self.cloud.status()["resources"]) - Counter(before)
             self.summary.resources_left = sum(left.values())
-            listed = ", ".join(f"{count} {kind}" for kind, count in left.items())
+            listed = ", ".join(f"{kind} ({count})" for kind, count in left.items())
             self._say(f"resources left in the local cloud: {listed or 'none'}")
 
     def _explain(self, outputs: dict[str, Any]) -> None:
         self._print(
             "\nEverything is still up. To look around:\n"
             '  eval "$(.venv/bin/tpustack local env --backend)"  # for the local cloud\n'
+            f"  .venv/bin/tpustack dashboard --stack {self.stack}\n"
             f"  pulumi stack output --stack {self.stack}\n"
             f"  gcloud compute instances list\n"
             # TensorBoard's fast loader finds nothing in the buckets of the local cloud.
@@ -172,7 +179,7 @@ class Demo:
         self.summary.seconds["total"] = round(time.monotonic() - started, 2)
         path = project.demo() / "summary.json"
         path.write_text(json.dumps(asdict(self.summary), indent=2) + "\n", encoding="utf-8")
-        self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
+        self._say(f"{duration(self.summary.seconds['total'])} in all; figures in {path.name}")
 
     @contextlib.contextmanager
     def _phase(self, name: str, title: str) -> Iterator[None]:

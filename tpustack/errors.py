@@ -18,6 +18,14 @@ class UsageError(TpustackError):
     exit_code = 2
 
 
+class Missing(UsageError):
+    """What was named is not there: of a stack, that it is not deployed."""
+
+
+class Denied(TpustackError):
+    """Google knows the caller, and refuses."""
+
+
 def require(*modules: str) -> None:
     """Raise TpustackError if a module is not installed that only a part of the commands needs."""
     missing = [module.partition(".")[0] for module in modules if not _is_installed(module)]

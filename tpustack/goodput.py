@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from infra.cost import Estimate, aligned, dollars
+from infra.cost import Estimate, aligned
+from tpu_core import words
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 from tpu_training.goodput.account import STATES, Account
 from tpu_training.goodput.ledger import FOLDER, File
 from tpustack.cloud.google import Google
 from tpustack.console import line
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 
 _SCHEME = "gs://"
 _AT_ONCE = 8
@@ -36,6 +37,8 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
+    if not Path(where).is_dir():
+        raise UsageError(f"{where} is not a folder")
     for path in sorted(Path(where, FOLDER).glob("*.json")):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
@@ -63,7 +66,6 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
 # Without a TPU, only the other machines cost money.
 _WITHOUT_TPU = ("queued", "provisioning", "recovering", "stopped")
 _SECONDS_PER_HOUR = 3600
-_PLACES_OF_A_STEP = 6
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Money:
     def __str__(self) -> str:
         """Format it for people."""
         most = "" if self.complete else "at least "
-        step = f", {most}{dollars(self.step, _PLACES_OF_A_STEP)} a step" if self.step else ""
-        return f"{most}{dollars(self.total)} at {dollars(self.hour, 4)} an hour{step}"
+        step = f", {most}{words.money(self.step * 1000)} a thousand steps" if self.step else ""
+        return f"{most}{words.money(self.total)} at {words.money(self.hour, 4)} an hour{step}"
 
     def to_dict(self) -> dict[str, object]:
         """Return all of it for JSON."""
@@ -126,19 +128,19 @@ def money_of(total: Account, estimate: Estimate) -> Money:
 _UNITS = ((7200.0, 3600, "hours"), (0.0, 60, "minutes"))
 
 
-def tables(total: Account, money: Money | None) -> Iterator[str]:
+def tables(total: Account, money: Money | None, columns: int | None = None) -> Iterator[str]:
     """Yield where the wall time went: by state, by cause, and by TPU and machine if several."""
     unit = _unit(total)[1]
     rows = [("state", "what it is", unit, "part", *(["cost"] if money else []))]
     for name, meaning in (*STATES, ("", "wall time")):
         seconds = total.seconds[name] if name else total.wall
         amount = (money.states[name] if name else money.total) if money else None
-        cost = [] if amount is None else [dollars(amount)]
+        cost = [] if amount is None else [words.money(amount)]
         rows.append((name, meaning, *_shares(seconds, total), *cost))
-    yield "\n".join(aligned(rows, left=2))
+    yield "\n".join(aligned(rows, 2, columns, ("what it is",)))
     rows = [("badput by cause", unit, "part")]
     rows += [(line(cause), *_shares(seconds, total)) for cause, seconds in total.causes.items()]
-    yield "\n".join(aligned(rows, left=1))
+    yield "\n".join(aligned(rows, 1, columns))
     rows = [("TPU or machine", f"{unit} by state")]
     for tpu, states in total.tpus.items():
         spent = (f"{state} {_shares(spent, total)[0]}" for state, spent in states.items())
@@ -146,7 +148,7 @@ def tables(total: Account, money: Money | None) -> Iterator[str]:
     for machine, seconds in total.machines.items():
         rows.append((line(machine) or "not named", f"training {_shares(seconds, total)[0]}"))
     if total.tpus or len(total.machines) > 1:
-        yield "\n".join(aligned(rows, left=2))
+        yield "\n".join(aligned(rows, 2, columns))
 
 
 def _unit(total: Account) -> tuple[int, str]:

@@ -259,8 +259,8 @@ def network(target: Target) -> Iterator[Finding]:
 
 
 CURE = (
-    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/vertex.md), or leave "
-    "jobs.vertex.network out: jobs need it for private addresses alone"
+    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
+    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
 )
 _PEERING = "servicenetworking-googleapis-com"
 
@@ -299,18 +299,39 @@ def peering(target: Target) -> Iterator[Finding]:
 # What the zones have.
 
 
-@_needs(TPU_API)
 def accelerator_type(target: Target) -> Iterator[Finding]:
     """Ask whether each zone that the TPU may be in has its type."""
+    if target.settings.is_compute:
+        return  # machine_type asks.
+    yield from _accelerator_type(target)
+
+
+@_needs(TPU_API)
+def _accelerator_type(target: Target) -> Iterator[Finding]:
     for zone in target.settings.tpu_zones:
         setting = f"tpu.acceleratorType or {target.settings.setting_of(zone)}"
         wanted = target.settings.tpu.accelerator_type
         yield _in_zone(target, zone, ("v2", "acceleratorTypes", "type"), wanted, setting)
 
 
-@_needs(TPU_API)
 def software(target: Target) -> Iterator[Finding]:
-    """Ask whether each of those zones has the runtime, or a classic node's its TensorFlow."""
+    """Ask whether the TPU's software is there: runtime, TensorFlow of a node, or image."""
+    yield from (_image if target.settings.is_compute else _software)(target)
+
+
+@_needs(COMPUTE_API)
+def _image(target: Target) -> Iterator[Finding]:
+    host = target.context.catalog.hosts[target.settings.tpu.accelerator_type]
+    project, _, family = host.image.partition("/")
+    url = f"{_COMPUTE}/projects/{project}/global/images/family/{family}"
+    try:
+        yield _ok(f"{host.image} is {target.google.get(url, {'fields': 'name'})['name']}")
+    except NotFound:
+        yield _wrong(f"Google has no image {host.image}", "Use architecture vm until it has")
+
+
+@_needs(TPU_API)
+def _software(target: Target) -> Iterator[Finding]:
     tpu = target.settings.tpu
     if target.settings.architecture is machines.Architecture.NODE:
         where, wanted = ("v1", "tensorflowVersions", "version"), tpu.tensorflow_version or ""
@@ -349,18 +370,21 @@ def _in_zone(
 
 @_needs(COMPUTE_API)
 def machine_type(target: Target) -> Iterator[Finding]:
-    """Ask whether the VM's zone has its machine type."""
-    wanted, zone = target.settings.vm.machine_type, target.settings.vm_zone
+    """Ask whether the zone has the machine type: the VM's, or that with the TPU."""
+    settings, setting = target.settings, "vm.machineType"
+    wanted, zone = settings.vm.machine_type, settings.vm_zone
+    if settings.is_compute:
+        setting, wanted, zone = "tpu.acceleratorType", settings.tpu.accelerator_type, settings.zone
     url = f"{_COMPUTE}/projects/{target.project}/zones/{zone}/machineTypes/{wanted}"
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
-        yield _wrong(f"{zone} has no {wanted}", "Set vm.machineType to another one")
+        yield _wrong(f"{zone} has no {wanted}", f"Set {setting} to another one")
         return
     needed = target.settings.training.model_memory_gib
     if gib < needed:
         said = f"{wanted} has {gib:g} GiB, but training.modelMemoryGib is {needed:g}"
-        yield _wrong(said, "Set vm.machineType to a larger one")
+        yield _wrong(said, f"Set {setting} to a larger one")
     else:
         yield _ok(f"{zone} has {wanted} with {gib:g} GiB")
 
@@ -395,6 +419,10 @@ class _Limit(NamedTuple):
 def tpu(target: Target) -> Iterator[Finding]:
     """Ask how much of this kind of TPU the project may use in each of its zones, and compare."""
     wanted, zones = target.settings.tpu, target.settings.tpu_zones
+    if target.settings.is_compute:
+        cure = f"Look for {wanted.accelerator_type} at {_PAGE.format(target.project)}"
+        yield _warning("quotas of Compute Engine's TPUs are not compared", cure)
+        return
     accelerator = target.context.catalog.accelerator(wanted.accelerator_type)
     if accelerator is None or not target.is_enabled(TPU_API):
         yield _disabled(TPU_API)
@@ -510,7 +538,7 @@ def vcpus(target: Target) -> Iterator[Finding]:
     """Ask whether the VM's vCPUs fit into the region's quota."""
     settings = target.settings
     machine = target.context.catalog.machine_types.get(settings.vm.machine_type)
-    if machine is None:
+    if machine is None or settings.is_compute:
         return
     region = target.google.get(f"{_COMPUTE}/projects/{target.project}/regions/{settings.region}")
     quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}
@@ -584,7 +612,7 @@ CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...
     (
         "gcp.restrictServiceUsage",
         lambda rule, s: any(_denies(rule, api) for api in apis_of(s)),
-        f"{_ADMINISTRATOR} to allow the APIs that the stack uses (docs/identity.md#apis)",
+        f"{_ADMINISTRATOR} to allow the APIs that the stack uses (docs/team.md#apis)",
     ),
     (
         "iam.disableServiceAccountCreation",

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, software, with_checks
 from infra.checks.context import Context
-from infra.cost import Estimate, dollars
+from infra.cost import Estimate
 from infra.names import names_of
 from infra.settings import StackSettings, base, parse
+from tpu_core import words
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -70,16 +71,18 @@ def all_stacks() -> list[str]:
 
 def load(stack: str) -> StackSettings:
     """Return a stack's settings. Raises UsageError with every problem of their form."""
+    path = path_of(stack)
     try:
-        return parse.load_stack_file(path_of(stack))
+        return parse.load_stack_file(path)
     except base.SettingsError as error:
-        raise UsageError(str(error)) from None
+        # A file that doesn't exist has no settings with problems.
+        raise UsageError(str(error if path.exists() else error.problems[0])) from None
 
 
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
-    if not (path := path_of(stack)).exists():
-        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
+    if not path_of(stack).exists():
+        load(stack)
 
 
 def check(stack: str, catalog: Catalog) -> Report:
@@ -124,9 +127,6 @@ def shown(path: Path) -> str:
 
 # What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.
 
-# An epoch may cost less than a cent.
-_PLACES = 4
-
 
 def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | None"]:
     """Return the stack's data and what the compiler said of its job on one slice, as far as known.
@@ -167,7 +167,7 @@ def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, A
         return None, ""
     if answer is None or answer.train.costs is None:
         command = asking(settings)
-        return None, f"What an epoch costs at least is not known here: `{command}` finds it out."
+        return None, f"What an epoch costs at least is unknown: `{command}` finds it out."
     from tpu_training.compile.answer import bound, epoch
 
     least = bound(answer.train.costs, answer.facts)
@@ -175,8 +175,11 @@ def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, A
     seconds = epoch(least, answer.global_batch_size, examples, answer.facts).seconds
     amount = estimate.configured.hour * Decimal(seconds) / 3600
     found = {"kind": "bound", "examples": examples, "seconds": seconds, "dollars": f"{amount:f}"}
+    price = words.money(amount)
+    # Below a cent it bounds nothing.
+    costs = "" if price.startswith("<") else f" and costs at least {price}"
     return found, (
-        f"An epoch of {examples:,} examples takes at least {seconds:.3g} s and costs at least "
-        f"{dollars(amount, _PLACES)} (bound by {least.limit}, compiled by {answer.train.compiler}, "
-        "not measured; start, input and evaluation come on top)."
+        f"An epoch of {examples:,} examples takes at least {words.duration(seconds)}{costs} (bound "
+        f"by {least.limit}, compiled by {answer.train.compiler}, not measured; start, input and "
+        "evaluation come on top)."
     )

@@ -117,7 +117,7 @@ class Ledger:
             # The next look brings it.
             self._changed = True
             if self._refused != str(error):
-                self._say(f"the ledger is not written: {error}")
+                self._say(f"the ledger could not be written: {error}")
             self._refused = str(error)
         else:
             self._refused = ""

@@ -99,7 +99,7 @@ class LimitEnforcer:
         minutes = self._idle_minutes(limits)
         if minutes is None or not self._is_idle(minutes * 60):
             return
-        why = f"nothing has trained for {minutes:g} minutes"
+        why = f"it was idle for {minutes:g} minutes"
         alone = [node for node in ready if len(node.get("networkEndpoints", [])) == 1]
         stays = [node for node in alone if not is_queued(node)]
         for node in stays:
@@ -116,7 +116,7 @@ class LimitEnforcer:
         except Exception as error:
             if self._now() < since + _PATIENCE:
                 raise
-            self._say(f"no job will bring the TPU back, which is deleted all the same: {error}")
+            self._say(f"the TPU is deleted, but no job will recreate it: {error}")
 
     def wake(self, limits: Mapping[str, Any]) -> None:
         """Start TPUs that were stopped: there is something to train. Raises OSError."""
@@ -143,7 +143,7 @@ class LimitEnforcer:
             except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
                 if self._said != str(error):
                     self._said = str(error)
-                    self._say(f"since when TPUs live is taken as it was known last: {error}")
+                    self._say(f"the TPUs' ages could not be updated: {error}")
         since, known = self._now() - hours * 3600, self._remembered
         return [
             node

@@ -36,7 +36,7 @@ from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 from tpu_core import causes, lease, paths, records, times
 from tpu_core.bucket import Bucket
 from tpu_core.contract import AS_ROOT, Environment, Limits, Messages, Metadata
-from tpu_core.google import Call, Client, MachineToken, MetadataServer, Transport, message
+from tpu_core.google import Call, Client, Json, MachineToken, MetadataServer, Transport, message
 from tpu_core.tpu import Place, look_up, state_of
 
 _TRAINER_RETRY_SECONDS = 5.0
@@ -83,7 +83,16 @@ class Machine:
         """Return where the stack's TPUs and bucket are."""
         bucket = self.attribute(Metadata.BUCKET_URL).removeprefix("gs://")
         project, zone = (self.attribute(name) for name in (Metadata.TPU_PROJECT, Metadata.TPU_ZONE))
-        return Place(project, zone, bucket, self.further_zones)
+        return Place(project, zone, bucket, self.further_zones, self._as_tpu())
+
+    def _as_tpu(self) -> Json | None:
+        """Return this machine as the TPU API would say it; None unless it is the TPU."""
+        if self.optional(Metadata.IS_TPU) is None:
+            return None
+        address = self.entry("network-interfaces/0/ip")
+        # Another machine of the same name has another number, as another TPU another time.
+        made = {"createTime": self.entry("id"), "networkEndpoints": [{"ipAddress": address}]}
+        return {"state": "READY", **made}
 
     def further_zones(self) -> list[str]:
         """Return the zones that the TPUs may be in besides the first; none for most stacks."""
@@ -310,7 +319,7 @@ class Keeper:
             return
         while not self.until_it_works(self._enforce):
             pass
-        self._say("turning this machine off")
+        self._say("shutting this machine down")
         self.until_it_works(self._machine.turn_off)
 
     def recover(self) -> None:
@@ -393,7 +402,7 @@ class Keeper:
             except Exception as error:
                 if last != (text := str(error) or repr(error)):
                     last = text
-                    self._say(f"trying again: {last}")
+                    self._say(f"retrying: {last}")
                 time.sleep(times.backoff(tries, _RETRY_SECONDS, _LONGEST_RETRY_SECONDS))
                 tries += 1
 
@@ -426,7 +435,7 @@ def watch_port(
         if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PORT_PATIENCE):
             last = (
                 f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
-                "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
+                "(for TPU VMs only; docs/verification.md#vm-drives-a-tpu-vm), or check the "
                 "firewall rules if network.create is false"
             )
             world.say(last)
@@ -547,7 +556,7 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
         except OSError as error:
             if last != str(error):
                 last = str(error)
-                say_of_jobs(f"trying again: {last}")
+                say_of_jobs(f"retrying: {last}")
             # Runners that one outage has stopped do not all ask again at the same moment.
             pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
         time.sleep(pause)

@@ -25,7 +25,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
 _PATIENCE, _FIRST_PATIENCE = 300.0, 1200.0
 # How long the creation of a TPU may take; in a queue there is no such limit.
 _NEVER_READY, _NEVER = 3600.0, float("inf")
-_NOT_OURS = "{} is not this stack's (its mark differs): left alone"
+_NOT_OURS = "{} is not labeled as this stack's: left alone"
 
 
 class Recovery:
@@ -114,7 +114,7 @@ class Recovery:
         if stacks is not None:
             self._yield_to(stacks, name, seen)
         elif entry and seen and has_waited(seen, entry, self._world.now(), minutes):
-            why = f"it has waited in {seen.zone} for {minutes:g} minutes"
+            why = f"it waited in {seen.zone} for {minutes:g} minutes"
             self._take_down(name, seen, "shortage", why, budgets)
         else:
             self._look_at(name, seen, budgets)
@@ -122,7 +122,7 @@ class Recovery:
     def _yield_to(self, stacks: forms.Seen, name: str, own: forms.Seen | None) -> None:
         """Leave a request to the stack, which has made it in another zone at the same time."""
         if own is None or not self._is_ours(name, own):
-            self._leave(name, f"{name} is left to the stack, which has made it in {stacks.zone}")
+            self._leave(name, f"{name} is left to the stack, which created it in {stacks.zone}")
             return
         self._delete(name, own)
 
@@ -198,8 +198,8 @@ class Recovery:
 
     def _give_up(self, name: str, why: str, kind: str, budget: int) -> None:
         text = (
-            f"{name} is given up: {why}, and it was the last of {budget} of its kind ({kind}) in a "
-            "day. Raise the stack's recovery budget, or run `tpustack recover`"
+            f"{name} is no longer recovered: {why}, and the budget of {budget} a day ({kind}) is "
+            "used up. Raise the stack's recovery budget, or run `tpustack recover`"
         )
         if self._said.get(name) != text:
             self._world.tell(f"{text}\ngs://{self._place.bucket}")
@@ -236,7 +236,7 @@ class Recovery:
             return
         declared = self._declared(name)
         if declared is None or declared.digest(name) != entry["declared"]:
-            self._leave(name, f"{name} is left to the stack, which has changed since")
+            self._leave(name, f"{name} is left to `pulumi up`, because the stack has changed")
             return
         if entry.get("leaves"):
             entry["zone"], entry["leaves"] = self._zones.after(self._zones.place(entry).zone), False
@@ -265,7 +265,7 @@ class Recovery:
             return False
         if status == 200 and not operation.get("error"):
             # It existed: a queued resource may be deleted hours before it gets a TPU.
-            self._leave(name, f"{name} was recreated, and someone has deleted it: left alone")
+            self._leave(name, f"{name} was recreated, and then deleted manually: left alone")
             return False
         entry["operation"] = None
         if status == 404:
@@ -307,7 +307,7 @@ class Recovery:
         entry["notBefore"] = self._world.now() + pause
         self._memory.save()
         where = f" in {self._zones.place(entry).zone}" if several else ""
-        self._say_once(name, f"{name} is not made yet{where}: {cause}")
+        self._say_once(name, f"{name} is not created yet{where}: {cause}")
 
     def _pause(self, tries: int) -> float:
         """Return a pause, which grows with each round through the zones."""
@@ -319,8 +319,8 @@ class Recovery:
         if found is None or name not in found.tpus:
             self._say_once(
                 name,
-                f"{name} is left alone: gs://{self._place.bucket}/{paths.DECLARATION} does not say "
-                "what it is like. `pulumi up` writes it",
+                f"{name} is left alone: gs://{self._place.bucket}/{paths.DECLARATION} doesn't "
+                "describe it. Run `pulumi up` to write it",
             )
             return None
         return found

@@ -75,7 +75,7 @@ class Trainer:
         self.running = self._child.running()
         """Whether it ran at the last look."""
         if self.running:
-            around.say("the trainer runs already: another agent has started it")
+            around.say("the trainer is already running: another agent started it")
 
     def look(self) -> float:
         """Do one step; return after how many seconds to look again at the latest."""
@@ -86,7 +86,7 @@ class Trainer:
         try:
             return self._next()
         except OSError as error:
-            self._say_once(f"trying again: {error}")
+            self._say_once(f"retrying: {error}")
             return _RETRY
 
     def stop(self) -> None:
@@ -152,7 +152,7 @@ class Trainer:
         if self._late >= _HUNG_LOOKS:
             self._record.hung = self._record.number
             self._save()
-            self._around.say("the trainer hangs: no step in the time that it needs at most")
+            self._around.say("the trainer hangs: no step before its deadline")
             self._child.send(signal.SIGTERM)
             self._kill_at = time.monotonic() + _GRACE
 
@@ -191,7 +191,7 @@ class Trainer:
             return self._around.tpu()
         except OSError as error:
             # The trainer may do without this question.
-            self._say_once(f"the TPU's state is not known: {error}")
+            self._say_once(f"the TPU's state is unknown: {error}")
             return TpuState(None)
 
     def _judge(self, code: int, cause: str) -> Ending:
@@ -223,8 +223,8 @@ class Trainer:
             self._give_up(f"exit code {code}, {ending.cause}", message)
         elif budgets and ending.kind and record.today(ending.kind, now) > budgets[ending.kind]:
             self._give_up(
-                f"{ending.cause}, and its budget of {budgets[ending.kind]} of its kind "
-                f"({ending.kind}) in a day is spent; raise the stack's recovery budget",
+                f"{ending.cause}, and the budget of {budgets[ending.kind]} a day ({ending.kind}) "
+                "is used up; raise the stack's recovery budget",
                 message,
             )
         elif ending.action == "wait" and not (budgets and self._pulse()[1] >= 0):
@@ -242,7 +242,7 @@ class Trainer:
     def _give_up(self, why: str, message: str) -> None:
         self._record.over = True
         more = f": {message}" if message else ""
-        self._around.say(f"the trainer is not started again: {why}{more}")
+        self._around.say(f"the trainer is not restarted: {why}{more}")
         self._around.tell(f"has failed{_after(self._record.number)}: {why}{more}")
 
     def _put_off(self, code: int, ending: Ending) -> None:
@@ -263,8 +263,7 @@ class Trainer:
         record.not_before = self._around.now() + pause
         why = "its progress is saved" if saved else ending.cause
         self._around.say(
-            f"the trainer ended with exit code {code} ({why}); "
-            f"it is started again in {pause:.0f} seconds"
+            f"the trainer ended with exit code {code} ({why}); it restarts in {pause:.0f} seconds"
         )
 
     def _going_down(self) -> bool:
@@ -283,7 +282,7 @@ class Trainer:
 
 
 def _after(starts: int) -> str:
-    return f" after {starts} starts" if starts > 1 else ""
+    return f" after {starts} attempts" if starts > 1 else ""
 
 
 Kind = Literal["", "preemption", "failure"]
@@ -394,7 +393,7 @@ _CURES = {
     "stopped": "`gcloud compute tpus tpu-vm start NAME --zone ZONE` starts it",
     "deleted": "`pulumi up --refresh` recreates it",
     "not ready yet": "",
-    "in maintenance": "it comes back on its own",
+    "in maintenance": "it comes back automatically",
 }
 
 

@@ -14,12 +14,36 @@ _VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
 # reason that Google's APIs have for it (google/api/error_reason.proto).
 _RATE = ("per minute", "rate_limit_exceeded")
 _OTHER_ZONE = (
-    "switch AI zones on (docs/tpu.md), or take the zone out of the stack and run `pulumi up`"
+    "enable AI zones (docs/capacity.md#ai-zones), or remove the zone from the stack and run "
+    "`pulumi up`"
 )
 _OTHER_VERSION = (
-    "set tpu.runtimeVersion (tpu.tensorflowVersion of a classic node) to one that `tpustack check "
+    "set tpu.runtimeVersion (tpu.tensorflowVersion of a TPU Node) to one that `tpustack check "
     "--live` finds, and run `pulumi up`"
 )
+
+
+CAUSES = {
+    "too many calls": ("too many calls in a minute", "", True),
+    "quota": ("the quota is used up", "request more from Google, or delete what uses it", True),
+    "stock-out": ("the zone has no capacity", "", True),
+    "disabled API": (
+        "the project has the API disabled",
+        "run `gcloud services enable tpu.googleapis.com`",
+        True,
+    ),
+    "zone": ("the project can't see the zone", _OTHER_ZONE, False),
+    "permission": (
+        "the machine's service account may not create it",
+        "run `pulumi up`, which grants the agent's roles",
+        True,
+    ),
+    "credentials": ("the metadata server gave no valid token", "", True),
+    "version": ("Google doesn't offer the runtime", _OTHER_VERSION, False),
+    "invalid": ("Google rejects the request", "correct the stack file and run `pulumi up`", False),
+    "unavailable": ("Google's API fails", "", True),
+}
+"""By name: what it means, what a person can do (nothing: waiting helps), whether to try again."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +51,7 @@ class Cause:
     """Why a TPU could not be made.
 
     Attributes:
-        name: such as `stock-out`.
+        name: one of CAUSES.
         said: Google's own words.
         cure: what a person can do; empty where waiting helps.
         passes: whether to try again.
@@ -35,8 +59,8 @@ class Cause:
 
     name: str
     said: str
-    cure: str = ""
-    passes: bool = True
+    cure: str
+    passes: bool
 
     def __str__(self) -> str:
         return f"{self.name} ({self.said}){f': {self.cure}' if self.cure else ''}"
@@ -45,27 +69,29 @@ class Cause:
 def cause_of(code: int, answer: Json) -> Cause:
     """Return what a refusal means; `code` is an HTTP status or that of an operation's error."""
     text = message(answer)
-    low, whole = text.lower(), str(answer).lower()
+    name = _name(code, text, str(answer).lower())
+    _, cure, passes = CAUSES[name]
+    return Cause(name, text, cure, passes)
+
+
+def _name(code: int, text: str, whole: str) -> str:
+    low = text.lower()
     # From the narrowest cause to the widest: 429 alone is a rate, a quota or a stock-out.
     if code in _EXHAUSTED and any(word in whole for word in _RATE):
-        return Cause("too many calls", text)
+        return "too many calls"
     if "quota" in low and code in _EXHAUSTED:
-        return Cause("quota", text, "ask Google for more, or delete what holds it")
+        return "quota"
     if "capacity" in low or code in _EXHAUSTED:
-        return Cause("stock-out", text)
+        return "stock-out"
     if "has not been used" in low or "is disabled" in low or "service_disabled" in whole:
-        return Cause("disabled API", text, "run `gcloud services enable tpu.googleapis.com`")
-    if code in _DENIED and HIDDEN in text:
-        return Cause("zone", text, _OTHER_ZONE, passes=False)
+        return "disabled API"
     if code in _DENIED:
-        return Cause("permission", text, "run `pulumi up`, which grants what the agent needs")
+        return "zone" if HIDDEN in text else "permission"
     if code in _UNAUTHENTICATED:
-        return Cause("credentials", text)
-    if code in _INVALID and _VERSION.search(low):
-        return Cause("version", text, _OTHER_VERSION, passes=False)
+        return "credentials"
     if code in _INVALID:
-        return Cause("invalid", text, "correct the stack and run `pulumi up`", passes=False)
-    return Cause("unavailable", text)
+        return "version" if _VERSION.search(low) else "invalid"
+    return "unavailable"
 
 
 SHORTAGES = ("stock-out", "quota")

@@ -13,6 +13,8 @@ AS_ROOT: Final = "root"
 """The value of Metadata.JOBS for jobs that run as root and the machine's own account."""
 NO_LOCK: Final = "none"
 """The value of Metadata.TENSORFLOW_LOCK where no hashes are known."""
+NO_TENSORFLOW: Final = "none"
+"""The value of Metadata.TENSORFLOW for a machine whose jobs bring their own framework."""
 
 
 class Metadata:
@@ -64,6 +66,8 @@ class Metadata:
     """true: the image's TensorFlow finds the TPU through the plug-in in libtpu."""
     RUNS_TRAINING: Final = "tpu-runs-training"
     """Of TPU VMs. true: worker 0 runs the trainer, and no other machine does."""
+    IS_TPU: Final = "tpu-is-this-machine"
+    """true: this machine of Compute Engine is the TPU and its only host; no TPU API knows it."""
 
     WORKER_NUMBER: Final = "agent-worker-number"
     """Google's: the number of a TPU VM's host."""

@@ -191,7 +191,9 @@ class Transport:
 
     def _send(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         if not is_google(url):
-            raise OSError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
+            raise OSError(
+                f"{url} is not https://*.googleapis.com/, the only host that gets the token"
+            )
         sent = {**headers, "Authorization": f"Bearer {self._token()}"}
         answer = self._wire(method, url, sent, body)
         if answer[0] == HTTPStatus.UNAUTHORIZED:

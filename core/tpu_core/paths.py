@@ -4,7 +4,7 @@ agent/declaration.json       what the stack declares of its TPUs: `pulumi up` wr
 agent/state.json             what the agent remembers of TPUs that it recreates
 agent/wanted.json            when a job last found its TPU gone, which is then recreated
 wheels/                      training wheels, by their digest
-data/                        DATA_DIR: the stack's data set
+data/                        DATA_DIR: the stack's dataset
 notices/TPU                  what Google has announced for a TPU
 rejected/                    copies of damaged objects, each with the reason
 limits/                      what limits have done

@@ -35,6 +35,30 @@ class Catalog:
         }
 
     @cached_property
+    def hosts(self) -> Mapping[str, entries.Host]:
+        """Machine types of Compute Engine with a TPU of their own, by name."""
+        document = self._read("hosts")
+        sources = _sources(document)
+        return {
+            name: entries.Host(
+                _accelerator(name, family, facts, entry, sources),
+                entry["vcpus"],
+                entry["memoryGib"],
+                facts["image"],
+                facts["python"],
+                tuple(facts["frameworks"]),
+                tuple(entry.get("slices", ())),
+                entry.get("threadsPerCore"),
+            )
+            for family, facts in document["families"].items()
+            for name, entry in facts["types"].items()
+        }
+
+    def is_listed_only(self, name: str) -> bool:
+        """Return whether Compute Engine lists a machine type with a TPU, and does not make it."""
+        return name.partition("-")[0] in self._read("hosts")["listedOnly"]
+
+    @cached_property
     def chips(self) -> Mapping[str, entries.Chip]:
         """What a chip of each generation can do at most, by family."""
         document = self._read("chips")
@@ -89,7 +113,10 @@ class Catalog:
 
     def accelerator(self, name: str) -> entries.Accelerator | None:
         """Return a TPU type; one that is not listed too, if it may exist all the same."""
-        return self.accelerators.get(name) or unlisted_accelerator(name, self.accelerators)
+        if name in self.accelerators:
+            return self.accelerators[name]
+        host = self.hosts.get(name)
+        return host.tpu if host else unlisted_accelerator(name, self.accelerators)
 
     def runtime(self, name: str) -> entries.Runtime | None:
         """Return a runtime; one that is not listed too, if its name follows Google's pattern."""

@@ -77,6 +77,24 @@ class Accelerator:
 
 
 @dataclass(frozen=True)
+class Host:
+    """A machine type of Compute Engine that is the only host of a TPU."""
+
+    tpu: Accelerator
+    """Its `disk_types` are those that the machine can boot from."""
+    vcpus: int
+    memory_gib: int
+    image: str
+    """PROJECT/FAMILY of Google's image for it."""
+    python: str
+    frameworks: tuple[str, ...]
+    slices: tuple[str, ...]
+    """Topologies of several such machines."""
+    threads_per_core: int | None
+    """What Google wants to be set; None: nothing."""
+
+
+@dataclass(frozen=True)
 class Chip:
     """A chip of one generation at its best, as Google publishes it."""
 
@@ -358,7 +376,12 @@ class Prices:
         self, entries: Sequence[Mapping[str, Any]], region: str, capacity: str
     ) -> Price | None:
         """Return the price of an hour of one chip or device."""
-        wanted = {"on-demand": ("onDemand",), "spot": _SPOT, "preemptible": _SPOT[::-1]}
+        wanted = {
+            "on-demand": ("onDemand",),
+            "flex-start": ("flexStart",),
+            "spot": _SPOT,
+            "preemptible": _SPOT[::-1],
+        }
         for key in wanted.get(capacity, ()):
             for entry in self._newest(entries, region):
                 if key in entry:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra.checks import bucket, machines, network, project, software, tpu
+from infra.checks import bucket, compute, machines, network, project, software, tpu
 from infra.checks.context import Context as Context
 from infra.cost import Estimate
 from infra.names import MADE_FOR, MARK, Names, mark_of
@@ -18,7 +18,7 @@ Check = Callable[[StackSettings, Context], Iterator[Problem]]
 Warn = Callable[[StackSettings, Context], Iterator[str]]
 
 # In the order in which their problems are reported.
-_MODULES: Final = (project, tpu, machines, network, bucket, software)
+_MODULES: Final = (project, tpu, compute, machines, network, bucket, software)
 _DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
 
 
@@ -39,7 +39,8 @@ WARNINGS: Final[tuple[Warn, ...]] = (
     tpu.warn_about_flex_start,
     network.warn_about_network,
     tpu.warn_about_unlisted,
-    tpu.warn_about_unproven,
+    tpu.warn_about_unverified,
+    compute.warn_about_compute,
     software.warn_about_locks,
     machines.warn_about_limits,
 )
@@ -57,7 +58,8 @@ class CheckedStack:
         data: the data set's files, by their names below `data/` in the bucket.
         job: the job's folder below `jobs/` in the bucket.
         trainer_tensorflow: the TensorFlow that the trainer runs with.
-        tpu_software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
+        tpu_software: the runtime of a TPU VM, the TensorFlow version of a classic node, or the
+            image of a machine of Compute Engine.
         wheels: the list of wheels that has what the package index lacks; None if it lacks nothing.
         cost: of the stack as it is set.
         warnings: what is allowed and may not be intended.
@@ -139,7 +141,7 @@ def ensure_valid(settings: StackSettings, context: Context) -> CheckedStack:
     problems = find_problems(settings, context)
     wheel = software.find_wheel(settings, context.root)
     tensorflow = software.trainer_tensorflow(settings, context)
-    runtime = software.tpu_software(settings)
+    runtime = software.tpu_software(settings, context)
     if problems or wheel is None or tensorflow is None or runtime is None:
         raise SettingsError(context.stack, problems)
     return CheckedStack(

@@ -32,7 +32,7 @@ def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]
         yield Problem(
             "bucket.location",
             bucket.location,
-            f"is not the TPU's region: reading across regions is slow and costs egress "
+            "is not the TPU's region: reading across regions is slow and is billed as egress "
             f"(the zone is {settings.zone})",
             f"Use {settings.region}, or leave it out",
         )
@@ -58,7 +58,7 @@ def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
             "bucket.lifecycle": [rule.written() for rule in bucket.lifecycle] or None,
             "bucket.encryption": bucket.encryption and bucket.encryption.written(),
         },
-        "is of a bucket that the stack makes, but bucket.create is false",
+        "is for a bucket that the stack creates, but bucket.create is false",
         "Remove one of the two",
     )
 
@@ -67,7 +67,7 @@ def check_soft_delete(settings: StackSettings, context: Context) -> Iterator[Pro
     """Check that deleted objects are kept for at least a week, or not at all, as Google has it."""
     days = settings.bucket.soft_delete_days
     if days and days < _SHORTEST_SOFT_DELETE:
-        why = "is too short: Google keeps what was deleted for 7 days at least"
+        why = "is too short: Google keeps deleted objects for at least 7 days"
         yield Problem("bucket.softDeleteDays", days, why, "Use 7 or more, or 0 to keep nothing")
 
 
@@ -75,7 +75,7 @@ def check_lifecycle(settings: StackSettings, context: Context) -> Iterator[Probl
     """Check that every rule can match something and none deletes what is still needed."""
     rules = settings.bucket.lifecycle
     if len(rules) > _MOST_RULES:
-        why, cure = f"are too many: a bucket has at most {_MOST_RULES}", "Leave some out"
+        why, cure = f"are too many: a bucket can have at most {_MOST_RULES}", "Remove some"
         yield Problem("bucket.lifecycle", f"{len(rules)} rules", why, cure)
     for number, rule in enumerate(rules):
         yield from _check_rule(f"bucket.lifecycle[{number}]", rule, settings)
@@ -85,15 +85,14 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
     versions = {"noncurrentDays": rule.noncurrent_days, "newerVersions": rule.newer_versions}
     of_old_versions = {key: value for key, value in versions.items() if value is not None}
     if rule.age_days is None and not of_old_versions:
-        why, cure = "does not say when", "Set ageDays, noncurrentDays or newerVersions"
+        why, cure = "has no condition", "Set ageDays, noncurrentDays or newerVersions"
         yield Problem(name, rule.written(), why, cure)
     if not settings.bucket.versioning:
         for key, value in of_old_versions.items():
             yield Problem(
                 f"{name}.{key}",
                 value,
-                "is for replaced and deleted objects, which do not exist with "
-                "bucket.versioning: false",
+                "is for noncurrent objects, which don't exist with bucket.versioning: false",
                 "Set bucket.versioning: true, or use ageDays",
             )
     if rule.action is LifecycleAction.DELETE and rule.age_days and not of_old_versions:
@@ -102,8 +101,8 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
                 yield Problem(
                     f"{name}.ageDays",
                     rule.age_days,
-                    f"would delete {_shown(path)} by age alone, and with it what a paused job "
-                    "needs to resume",
+                    f"would delete {_shown(path)} by age, including what a paused job needs to "
+                    "resume",
                     "Set a prefix with it, such as jobs/mnist-1/tensorboard/, or delete only old "
                     "versions with noncurrentDays, or move to nearline instead",
                 )
@@ -141,13 +140,14 @@ def check_encryption(settings: StackSettings, context: Context) -> Iterator[Prob
             "Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as "
             "`gcloud kms keys list` shows it"
         )
-        yield Problem("bucket.encryption.key", encryption.key, "is no full name of a key", cure)
+        why = "is not the full name of a key"
+        yield Problem("bucket.encryption.key", encryption.key, why, cure)
     elif named.group(1) != settings.region:
         why = f"is in {named.group(1)}, but the bucket is in {settings.region}"
         cure = f"Use a key in {settings.region}"
         yield Problem("bucket.encryption.key", encryption.key, why, cure)
     if encryption.rotation_days is not None:
-        why = "is of a key that the stack makes, but bucket.encryption.key names one that is there"
+        why = "is for a key that the stack creates, but bucket.encryption.key names an existing one"
         cure = "Remove one of the two"
         yield Problem("bucket.encryption.rotationDays", encryption.rotation_days, why, cure)
 

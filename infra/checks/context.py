@@ -45,7 +45,15 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
     """Return the cure for an unknown name: the names most like it, or a few of all."""
     names = list(known)
     close = difflib.get_close_matches(value, names, n=count, cutoff=0.5)
-    return f"Use {one_of(close)}" if close else f"There are: {', '.join(names[:8])}"
+    return f"Use {one_of(close)}" if close else f"Choose from: {', '.join(names[:8])}"
+
+
+UNVERIFIED = "unverified on real hardware"
+
+
+def unverified(*what: str, anchor: str = "") -> str:
+    """Return the warning of what is unverified, and where the evidence is."""
+    return f"{UNVERIFIED}: {'; '.join(what)}. Details: docs/verification.md{anchor}"
 
 
 def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:

@@ -24,7 +24,7 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
     needed = settings.training.model_memory_gib
     if machine is None and not context.catalog.may_be_machine_type(wanted):
         yield Problem(
-            "vm.machineType", wanted, "is no machine type in the catalog", nearest(wanted, types)
+            "vm.machineType", wanted, "is not a machine type in the catalog", nearest(wanted, types)
         )
     elif machine and not settings.trains_on_tpu and machine.memory_gib < needed:
         enough = [name for name, other in types.items() if other.memory_gib >= needed]
@@ -48,7 +48,7 @@ def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Pro
     """Check that what Google does with the VM suits how it is bought."""
     vm = settings.vm
     if vm.termination_action is not None and vm.capacity is not machines.VmCapacity.SPOT:
-        why = f"is of a spot VM, but vm.capacity is {vm.capacity}"
+        why = f"is for a spot VM, but vm.capacity is {vm.capacity}"
         cure = "Set vm.capacity: spot, or remove it"
         yield Problem("vm.terminationAction", vm.termination_action.value, why, cure)
 
@@ -65,7 +65,7 @@ def check_instance_group(settings: StackSettings, context: Context) -> Iterator[
     """Refuse a lasting boot disk in a group, which makes every boot disk from the image."""
     vm = settings.vm
     if vm.instance_group is not None and vm.keep_boot_disk:
-        why = "contradicts vm.instanceGroup: the group makes a new boot disk for every new VM"
+        why = "contradicts vm.instanceGroup: the group creates a new boot disk for every new VM"
         yield Problem("vm.keepBootDisk", True, why, "Remove one of the two")
 
 
@@ -73,7 +73,7 @@ def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Probl
     """Check that the VM has the start-up script, which installs the agent."""
     if settings.vm.ops_agent and settings.trains_on_tpu:
         why = (
-            "is installed by the start-up script, which the VM has only if it runs the trainer "
+            "is installed by the startup script, which the VM only has if it runs the trainer "
             f"(training.runOn is {settings.training.run_on})"
         )
         yield Problem("vm.opsAgent", True, why, "Remove it, or set training.runOn: vm")
@@ -85,10 +85,10 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
     stays_away = vm.capacity is not machines.VmCapacity.ON_DEMAND and vm.instance_group is None
     if settings.limits.any and stays_away and not settings.trains_on_tpu:
         yield (
-            f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
-            "Google has taken it, while its TPU keeps costing. Set vm.instanceGroup: {}, or run "
-            f"`tpustack ci limits --stack {context.stack}` each hour, which keeps "
-            "limits.timeToLiveHours alone (docs/limits.md)"
+            f"limits: the VM applies them, but a {vm.capacity} VM doesn't come back after a "
+            "preemption, and you keep paying for its TPU. Set vm.instanceGroup: {}, or run "
+            f"`tpustack ci limits --stack {context.stack}` each hour, which applies "
+            "limits.timeToLiveHours only (docs/cost.md#limits)"
         )
 
 
@@ -109,11 +109,11 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
     of several machines may not do with a disk, no setting may ask of any.
     """
     disks = settings.tpu.data_disks
-    if settings.is_node or not disks:
+    if settings.is_node or settings.is_compute or not disks:
         return
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if accelerator and len(disks) > accelerator.data_disks:
-        why = f"disks are more than a host of a {accelerator.name} takes"
+        why = f"disks are more than a host of a {accelerator.name} supports"
         yield Problem("tpu.dataDisks", len(disks), why, f"Use at most {accelerator.data_disks}")
     taken: Counter[str] = Counter()
     for number, disk in enumerate(disks):
@@ -129,14 +129,14 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
         key = disk.source or disk.name or ""
         taken[key] += 1
         if key and taken[key] == 2:
-            why, cure = "is there twice", "Name each disk once"
+            why, cure = "is listed twice", "Name each disk once"
             yield Problem(f"{at}.{'source' if disk.source else 'name'}", key, why, cure)
 
 
 def _check_kind(disk: machines.DataDisk, at: str) -> Iterator[Problem]:
     """Check that it is clear whether the stack makes the disk."""
     if not disk.name and not disk.source:
-        cure = "Set name and sizeGib of a disk to make, or source of one that is there already"
+        cure = "Set name and sizeGib of a new disk, or source of an existing one"
         yield Problem(f"{at}.name", UNSET, "and no source either", cure)
     if not disk.source:
         return
@@ -147,7 +147,7 @@ def _check_kind(disk: machines.DataDisk, at: str) -> Iterator[Problem]:
             f"{at}.type": disk.type and disk.type.value,
             f"{at}.snapshot": disk.snapshot,
         },
-        f"is of a disk to make, but {at}.source names one that is there already",
+        f"is for a new disk, but {at}.source names an existing one",
         "Remove one of the two",
     )
 
@@ -156,9 +156,9 @@ def _check_source(source: str, at: str, settings: StackSettings) -> Iterator[Pro
     match = _SOURCE.fullmatch(source)
     if match is None:
         cure = f"Use one like projects/{settings.project}/zones/{settings.zone}/disks/corpus"
-        yield Problem(f"{at}.source", source, "is no disk's full name", cure)
+        yield Problem(f"{at}.source", source, "is not the full name of a disk", cure)
     elif match["zone"] != settings.zone:
-        cure = "Use a disk of that zone; a snapshot makes one from a disk elsewhere"
+        cure = "Use a disk of that zone, or a snapshot of a disk elsewhere"
         yield Problem(f"{at}.source", source, f"is not in the TPU's zone {settings.zone}", cure)
 
 
@@ -168,27 +168,25 @@ def _check_own(
     name = disk.name or ""
     longest = max(map(len, context.names.tpus(settings.tpu.slices))) + len("-")
     if not _NAME.fullmatch(name):
-        why = "is no name for a disk (lower-case letters, digits and hyphens, no hyphen last)"
+        why = "is not a valid disk name (lower-case letters, digits and hyphens, no hyphen last)"
         yield Problem(f"{at}.name", name, why, "Set one like corpus")
     elif longest + len(name) > _LONGEST:
-        why = f"has {len(name)} characters, too many with the TPU's name before them"
+        why = f"has {len(name)} characters, too many after the TPU's name"
         yield Problem(f"{at}.name", name, why, f"Set one of at most {_LONGEST - longest}")
     if disk.size_gib is None and disk.snapshot is None:
-        yield Problem(
-            f"{at}.sizeGib", UNSET, "is required for a disk to make", "Set its size in GiB"
-        )
+        yield Problem(f"{at}.sizeGib", UNSET, "is required for a new disk", "Set its size in GiB")
     if disk.snapshot and not _SNAPSHOT.fullmatch(disk.snapshot):
         cure = f"Use one like projects/{settings.project}/global/snapshots/corpus-1"
-        yield Problem(f"{at}.snapshot", disk.snapshot, "is no snapshot's full name", cure)
+        yield Problem(f"{at}.snapshot", disk.snapshot, "is not the full name of a snapshot", cure)
     if disk.mode is machines.DiskMode.READ_ONLY and disk.snapshot is None:
-        why = "would leave the new disk empty for ever"
-        cure = "Set snapshot to begin with, source to use a disk with data on it, or read-write"
+        why = "would leave the new disk empty forever"
+        cure = "Set snapshot, source for a disk with data, or mode: read-write"
         yield Problem(f"{at}.mode", disk.mode.value, why, cure)
 
 
 def _check_type(disk: machines.DataDisk, at: str, accelerator: Accelerator) -> Iterator[Problem]:
     if disk.type and not disk.source and disk.type.value not in accelerator.disk_types:
-        why = f"is no disk that a {accelerator.name} takes"
+        why = f"is not a disk type that a {accelerator.name} supports"
         yield Problem(f"{at}.type", disk.type.value, why, f"Use {one_of(accelerator.disk_types)}")
 
 
@@ -197,7 +195,7 @@ def _check_mode(
 ) -> Iterator[Problem]:
     """Check that one machine alone writes to a disk: all hosts of a TPU get the same disks."""
     tpu = settings.tpu
-    cure = "Use read-only, with a disk that has its data already"
+    cure = "Use read-only, with a disk that already has its data"
     if disk.mode is machines.DiskMode.READ_WRITE:
         why = ""
         if accelerator.hosts > 1:
@@ -206,7 +204,7 @@ def _check_mode(
             why = f"is for one TPU, but there are {tpu.slices} slices"
             cure += ", or name for a new disk for each slice"
         elif tpu.slices > 1 and tpu.queue:
-            why = "is for one TPU, but all slices of a request in the queue have the same disks"
+            why = "is for one TPU, but all slices of a queued resource have the same disks"
         if why:
             yield Problem(f"{at}.mode", disk.mode.value, why, cure)
         return

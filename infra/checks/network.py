@@ -19,7 +19,7 @@ def check_network(settings: StackSettings, context: Context) -> Iterator[Problem
                 "network.name": network.name,
                 "network.subnetwork": network.subnetwork,
             },
-            "names a network that is there already, but the stack makes its own",
+            "names an existing network, but the stack creates its own",
             "Set network.create: false to use it, or remove it",
         )
 
@@ -33,17 +33,17 @@ def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Prob
     if host is None or settings.network.create:
         return
     if not is_project_id(host):
-        why = "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)"
-        yield Problem("network.project", host, why, "Use the id of the Shared VPC's host project")
+        why = "is not a project ID (6 to 30 lower-case letters, digits and hyphens, a letter first)"
+        yield Problem("network.project", host, why, "Use the ID of the Shared VPC's host project")
     elif host == settings.project:
         cure = "Remove it, or name the host project of a Shared VPC"
         yield Problem("network.project", host, "is the stack's own project", cure)
     if settings.network.name is None:
-        why = f"is required with network.project: {host} may lend several networks"
+        why = f"is required with network.project: {host} may share several networks"
         cure = "Set it, and network.subnetwork if that has another name"
         yield Problem("network.name", UNSET, why, cure)
     if settings.is_node:
-        why = "is for architecture vm; a classic node would need a connection of Service Networking"
+        why = "is for architecture vm; a TPU Node would need a Service Networking connection"
         cure = "Use architecture vm, or a network of the stack's own project"
         yield Problem("network.project", host, why, cure)
 
@@ -58,16 +58,15 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     checked = network.project and settings.vm.instance_group
     health = ", and Google's health checks at the VM's health port" if checked else ""
     yield (
-        f"network.create is false, so the rules of network {where} decide whether the stack's "
-        "machines reach each other; the stack makes none for that. They must allow all ports "
-        f"between machines with the tag {context.names.network}{health} (docs/network.md has the "
-        "commands)."
+        f"network.create is false, so the stack creates no firewall rules. Network {where} must "
+        f"allow all ports between VMs and TPUs with the tag {context.names.network}{health} "
+        "(commands: docs/team.md)."
     )
     if network.project:
         yield (
-            f"network.project is {network.project}: the deployer needs "
-            "roles/compute.networkUser on the subnetwork, and Cloud TPU's own account "
-            "roles/tpu.xpnAgent in that project (docs/network.md#shared-vpc has the commands)."
+            f"network.project is {network.project}: the deployer needs roles/compute.networkUser "
+            "on the subnetwork, and Cloud TPU's service account needs roles/tpu.xpnAgent in that "
+            "project (commands: docs/team.md)."
         )
 
 
@@ -171,7 +170,7 @@ def _range_problems(setting: str, text: str, context: Context) -> Iterator[Probl
     try:
         interface = IPv4Interface(text)
     except (AddressValueError, NetmaskValueError, ValueError):
-        yield Problem(setting, text, "is no IPv4 range", f"Use one like {example}")
+        yield Problem(setting, text, "is not an IPv4 range", f"Use one like {example}")
         return
     if "/" not in text:
         yield Problem(setting, text, "has no size", f"Add one, as in {text}/{example.prefixlen}")

@@ -33,27 +33,27 @@ def check_project(settings: StackSettings, context: Context) -> Iterator[Problem
         yield Problem(
             PROJECT_KEY,
             settings.project,
-            "stands in the example for a project of yours",
-            f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {context.stack}`, or make "
-            "a stack of your own with `tpustack init NAME`",
+            "is the placeholder of the example",
+            f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {context.stack}`, or "
+            "create a stack with `tpustack init NAME`",
         )
     if not is_project_id(settings.project):
-        why = "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)"
-        cure = "Use the id, not the name or the number: `gcloud projects list` shows it"
+        why = "is not a project ID (6 to 30 lower-case letters, digits and hyphens, a letter first)"
+        cure = "Use the project ID, not its name or number: `gcloud projects list` shows it"
         yield Problem(PROJECT_KEY, settings.project, why, cure)
 
 
 def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the prefix leaves room for the longest of all names (RFC 1035)."""
     if settings.owner and settings.name_prefix:
-        why = f"is part of no name, because namePrefix is {settings.name_prefix!r}"
+        why = f"has no effect, because namePrefix is {settings.name_prefix!r}"
         yield Problem("owner", settings.owner, why, "Remove one of the two")
     prefix = context.names.prefix
     value = settings.name_prefix or UNSET
     why = "" if settings.name_prefix else f"and would be {prefix!r}, which "
     if not _NAME.fullmatch(prefix):
-        why += "is no name for resources (lower-case letters, digits and hyphens, a letter first, "
-        why += "no hyphen last)"
+        why += "is not a valid resource name (lower-case letters, digits and hyphens, a letter "
+        why += "first, no hyphen last)"
         yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
     elif not _SHORTEST_PREFIX <= len(prefix) <= LONGEST_PREFIX:
         why += f"has {len(prefix)} characters, but a service account's id, which begins with it, "
@@ -72,12 +72,13 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
     derived = "" if settings.bucket.name else f"and would be {name!r}, which "
     if not _BUCKET.fullmatch(name):
         why = (
-            "is no bucket name (3 to 63 lower-case letters, digits, hyphens, dots and underscores)"
+            "is not a bucket name (3 to 63 lower-case letters, digits, hyphens, dots and "
+            "underscores)"
         )
     elif settings.bucket.create and "." in name:
-        why = "has a dot: only who owns a domain can make a bucket that is called like it"
+        why = "has a dot: only the owner of a domain can create a bucket with its name"
     elif name.startswith("goog") or "google" in name:
-        why = 'has "goog" first or "google" in it, which Google keeps for itself'
+        why = 'starts with "goog" or contains "google", which Google reserves'
     else:
         return
     if not settings.bucket.name and any(check_project(settings, context)):
@@ -98,9 +99,9 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
     """
     generation = int(context.provider.partition(".")[0])
     if settings.is_node and generation > _LAST_WITH_NODES:
-        why = f"needs classic TPU nodes, which pulumi-gcp {context.provider} no longer has"
+        why = f"needs TPU Nodes, which pulumi-gcp {context.provider} no longer supports"
         versions = f">={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}"
-        cure = "Use architecture vm, or install the last generation that has them: "
+        cure = "Use architecture vm, or install the last major version that supports them: "
         cure += f"`pip install 'pulumi-gcp{versions}'`"
         yield Problem("architecture", settings.architecture.value, why, cure)
 
@@ -115,7 +116,8 @@ def email_problems(setting: str, addresses: Sequence[str]) -> Iterator[Problem]:
     """Yield what is wrong with addresses."""
     for address in addresses:
         if not _EMAIL.fullmatch(address):
-            yield Problem(setting, address, "is no e-mail address", "Use one like me@example.com")
+            why = "is not an e-mail address"
+            yield Problem(setting, address, why, "Use one like me@example.com")
     if len(set(addresses)) < len(addresses):
         yield Problem(setting, list(addresses), "has one twice", "Name each of them once")
 
@@ -137,26 +139,26 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
         return
     forms = (
         ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
-        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "name of a topic", _TOPIC_CURE),
+        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "topic name", _TOPIC_CURE),
     )
     for name, value, form, what, cure in forms:
         if value is not None and not form.fullmatch(value):
-            yield Problem(f"budget.{name}", value, f"is no {what}", cure)
+            yield Problem(f"budget.{name}", value, f"is not a {what}", cure)
     yield from email_problems("budget.emails", budget.emails)
     if len(budget.emails) > _MOST_EMAILS:
-        why = f"are too many: a budget tells at most {_MOST_EMAILS} addresses"
+        why = f"are too many: a budget notifies at most {_MOST_EMAILS} addresses"
         yield Problem("budget.emails", list(budget.emails), why, "Use the address of a group")
     percents = budget.thresholds
     if len(set(percents)) < len(percents):
         why, cure = "has one twice", "Name each of them once"
         yield Problem("budget.thresholds", list(percents), why, cure)
     if not percents:
-        why, cure = "never reports anything", "Name at least one, such as 100"
+        why, cure = "never sends a notification", "Name at least one, such as 100"
         yield Problem("budget.thresholds", [], why, cure)
 
 
 _ACCOUNTS_CURE = "Use one like 01ABCD-234567-89EF01: `gcloud billing accounts list` shows them"
-_TOPIC_CURE = "Use one like tpu-budget, or projects/PROJECT/topics/NAME of one that is there"
+_TOPIC_CURE = "Use one like tpu-budget, or projects/PROJECT/topics/NAME of an existing one"
 
 
 # --- Messages
@@ -174,15 +176,15 @@ def check_messages(settings: StackSettings, context: Context) -> Iterator[Proble
         if not _CHANNEL.fullmatch(channel):
             cure = "Use projects/PROJECT/notificationChannels/NUMBER, as `gcloud beta monitoring "
             cure += "channels list` shows it"
-            why = "is no full name of a notification channel"
+            why = "is not the full name of a notification channel"
             yield Problem("messages.channels", channel, why, cure)
     names = [*messages.channels, *messages.emails, *([topic] if topic else [])]
     if len(names) > _MOST_CHANNELS:
         why = f"are too many: an alert has at most {_MOST_CHANNELS} channels"
         yield Problem("messages", names, why, "Use the address of a group")
     if topic is not None and ("/" in topic or not _TOPIC.fullmatch(topic)):
-        cure = "Use the name of a topic to make, like tpu-messages"
-        yield Problem("messages.pubsubTopic", topic, "is no name of a topic", cure)
+        cure = "Use the name of a new topic, like tpu-messages"
+        yield Problem("messages.pubsubTopic", topic, "is not a topic name", cure)
     elif topic is not None and settings.budget and settings.budget.own_topic == topic:
-        cure = "Use another name, since the stack makes both"
+        cure = "Use another name, because the stack creates both"
         yield Problem("messages.pubsubTopic", topic, "is the topic of the budget, too", cure)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE, Packages, Release, Runtime, numbers
-from infra.checks import bucket
+from infra.checks import bucket, compute
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
 from tpu_agent.bundle import lock_of
 from tpu_core import paths
+from tpu_core.contract import NO_TENSORFLOW
 
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
@@ -28,7 +29,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
     needs TensorFlow's worker script, which does not know every generation. Where worker 0 trains,
     it reaches the other hosts in the same way.
     """
-    if settings.is_node:
+    if settings.is_node or settings.is_compute:
         return
     name = settings.tpu.runtime_version
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
@@ -43,7 +44,8 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         return
     runtime = context.catalog.runtime(name)
     if runtime is None:
-        why, cure = "is no runtime that Google names", nearest(name, context.catalog.runtimes)
+        why = "is not a runtime that Google documents"
+        cure = nearest(name, context.catalog.runtimes)
         yield Problem("tpu.runtimeVersion", name, why, cure)
         return
     if accelerator and accelerator.family not in _families(runtime, context):
@@ -60,9 +62,9 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
             yield Problem(
                 "tpu.runtimeVersion",
                 name,
-                f"serves no gRPC, so that a trainer on worker 0 cannot use the other "
+                "serves no gRPC, so a trainer on worker 0 can't use the other "
                 f"{accelerator.hosts - 1} hosts of a {accelerator.name}",
-                "Use a -pod runtime, or jobs.enabled for programs that run on each host",
+                "Use a -pod runtime, or set jobs.enabled to run a program on each host",
             )
         return
     # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.
@@ -97,10 +99,10 @@ def check_node_version(settings: StackSettings, context: Context) -> Iterator[Pr
         why, cure = "is required for architecture node", f"Set one, for example {served[0]}"
         yield Problem("tpu.tensorflowVersion", UNSET, why, cure)
     elif wanted not in known:
-        why, cure = "is no version of classic TPU nodes", nearest(wanted, served)
+        why, cure = "is not a version of TPU Nodes", nearest(wanted, served)
         yield Problem("tpu.tensorflowVersion", wanted, why, cure)
     elif ended := known[wanted].ended:
-        why, cure = f"is no longer served on TPU nodes since {ended}", nearest(wanted, served)
+        why, cure = f"is no longer supported on TPU Nodes since {ended}", nearest(wanted, served)
         yield Problem("tpu.tensorflowVersion", wanted, why, cure)
 
 
@@ -108,9 +110,10 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
     """Check that the trainer's TensorFlow is known."""
     wanted = settings.training.tensorflow_version
     if wanted and not is_version(wanted):
-        yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
+        cure = "Use one like 2.19.1"
+        yield Problem("training.tensorflowVersion", wanted, "is not a version", cure)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
-    if not wanted and runtime and runtime.tensorflow is None:
+    if not settings.is_compute and not wanted and runtime and runtime.tensorflow is None:
         why = f"is required: the runtime {runtime.name} has no TensorFlow of its own"
         cure = "Set the version to install, for example 2.19.1"
         yield Problem("training.tensorflowVersion", UNSET, why, cure)
@@ -122,12 +125,19 @@ def is_version(text: str) -> bool:
 
 
 def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
-    """Return the trainer's TensorFlow: the one that is set, else the TPU's own."""
-    return settings.training.tensorflow_version or tpu_tensorflow(settings, context)
+    """Return the trainer's TensorFlow: the one that is set, else the TPU's own.
+
+    A machine of Compute Engine that runs jobs alone may do without.
+    """
+    without = NO_TENSORFLOW if settings.is_compute and settings.jobs.enabled else None
+    return settings.training.tensorflow_version or tpu_tensorflow(settings, context) or without
 
 
-def tpu_software(settings: StackSettings) -> str | None:
-    """Return the runtime of a TPU VM, or the TensorFlow version of a classic node."""
+def tpu_software(settings: StackSettings, context: Context) -> str | None:
+    """Return what a TPU runs with: see `CheckedStack`."""
+    if settings.is_compute:
+        host = compute.host_of(settings, context)
+        return host.image if host else None
     node = settings.is_node
     return settings.tpu.tensorflow_version if node else settings.tpu.runtime_version
 
@@ -148,9 +158,9 @@ def warn_about_versions(settings: StackSettings, context: Context) -> Iterator[s
     own, wanted = tpu_tensorflow(settings, context), settings.training.tensorflow_version
     if own and wanted and own.split(".")[:2] != wanted.split(".")[:2]:
         yield (
-            f"training.tensorflowVersion is {wanted}, but the TPU runs TensorFlow {own}. They must "
-            'agree on a real TPU, else operations fail as "not registered". Leave '
-            "training.tensorflowVersion out to get the TPU's own."
+            f"training.tensorflowVersion is {wanted}, but the TPU runs TensorFlow {own}. On a real "
+            'TPU they must match, or operations fail as "not registered". Remove '
+            "training.tensorflowVersion to use the TPU's."
         )
 
 
@@ -177,7 +187,10 @@ class Installed:
 def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
     """Yield what the start-up scripts install, unless an image brings it along."""
     version = trainer_tensorflow(settings, context)
-    if version is None:
+    if version in (None, NO_TENSORFLOW):
+        return
+    if host := compute.host_of(settings, context):
+        yield Installed(TPU_PACKAGE, version, "tpu.acceleratorType", host.image, host.python)
         return
     trains_on_vm = not settings.trains_on_tpu
     if trains_on_vm:
@@ -208,7 +221,7 @@ def check_packages(settings: StackSettings, context: Context) -> Iterator[Proble
     if not packages.runs_with(version):
         yield _wrong_version(
             settings,
-            f"TensorFlow {version} is older than what the training package runs with "
+            f"TensorFlow {version} is older than the training package supports "
             f"({packages.oldest_tensorflow})",
             f"Use a TPU with TensorFlow {packages.oldest_tensorflow} or newer",
         )
@@ -251,7 +264,7 @@ def _missing(wanted: Installed, settings: StackSettings, context: Context) -> It
         yield Problem(
             wanted.where,
             wanted.image,
-            f"has Python {python}, for which there is no {wanted.package} {wanted.version}",
+            f"has Python {python}, which {wanted.package} {wanted.version} doesn't support",
             f"Use an image with Python {one_of(release.pythons)}, or another "
             "training.tensorflowVersion",
         )
@@ -262,7 +275,7 @@ def _why_useless(
 ) -> str | None:
     """Return what is wrong with a release itself; None if nothing is known."""
     if release is None:
-        return None if is_newer(wanted.version, known) else "does not exist"
+        return None if is_newer(wanted.version, known) else "doesn't exist"
     return f"drives no TPU ({release.broken})" if release.broken else None
 
 
@@ -280,7 +293,7 @@ def warn_about_packages(settings: StackSettings, context: Context) -> Iterator[s
         if wanted.version not in context.catalog.packages.releases(wanted.package):
             yield (
                 f"training.tensorflowVersion: the catalog does not know {wanted.package} "
-                f"{wanted.version}; if it does not exist, the start-up script fails."
+                f"{wanted.version}; if it doesn't exist, the startup script fails."
             )
         if wanted.python is None and wanted.where == "vm.image":
             yield (
@@ -296,14 +309,14 @@ def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]
         if lock_of(wanted.package, wanted.version) is None:
             yield (
                 f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
-                "root without checking hashes: agent/tpu_agent/locks has none for it "
-                "(docs/vm.md#packages)."
+                "root without hash checks, because agent/tpu_agent/locks has none for it "
+                "(docs/tpu-types.md#packages)."
             )
         elif release and release.wheels:
             yield (
                 f"training.tensorflowVersion: the libtpu of {wanted.package} {wanted.version} is "
-                "installed as root without checking a hash: it is in Google's own list of wheels, "
-                "which has none (docs/vm.md#packages)."
+                "installed as root without a hash check, because Google's list of wheels has no "
+                "hashes (docs/tpu-types.md#packages)."
             )
 
 
@@ -333,7 +346,7 @@ MANIFEST = "manifest.json"
 _DIGEST = 8
 _FILES = (".py", ".json", ".yaml", ".yml")
 _SECONDS = 60.0
-# As the trainer ends after wrong input (training/README.md, exit codes).
+# As the trainer ends after wrong input (docs/own-model.md#results).
 _WRONG_INPUT, _ENDING = 2, "training failed: "
 
 
@@ -344,7 +357,7 @@ def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
         cure = "Build it with `make wheel`, or set the path of one"
         yield Problem("training.wheel", UNSET, f"and there is no dist/{WHEEL_PATTERN}", cure)
     elif not wheel.is_file() or wheel.suffix != ".whl":
-        why = "is no wheel" if wheel.exists() else "does not exist"
+        why = "is not a wheel" if wheel.exists() else "doesn't exist"
         cure = "Build it with `make wheel`, or set the path of one, relative to the project's root"
         yield Problem("training.wheel", settings.training.wheel, why, cure)
 
@@ -356,30 +369,32 @@ def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
         return
     folder = context.root / data
     if bucket.is_around(folder, context.root):
-        why = "is the project's folder or one around it, and all that is in it would be uploaded"
-        yield Problem("training.data", data, why, "Use a folder that holds the data set alone")
+        why = "is the project's folder or a parent of it, which would be uploaded completely"
+        yield Problem("training.data", data, why, "Use a folder that contains only the dataset")
         return
     if not folder.is_dir():
-        why = "is no directory" if folder.exists() else "does not exist"
+        why = "is not a directory" if folder.exists() else "doesn't exist"
     elif not data_files(settings, context.root):
         why = "has no files"
     elif not (folder / MANIFEST).is_file():
-        why = f"has no {MANIFEST}, without which no training can read it"
+        why = f"has no {MANIFEST}, which a training needs"
     else:
         files = data_files(settings, context.root).values()
         for why in bucket.refused_files(folder, files):
-            cure = "Everybody who may read the bucket would have it. Take it out of the folder"
+            cure = "Anyone who may read the bucket could read it. Remove it from the folder"
             yield Problem("training.data", data, why, cure)
         return
     cure = f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
-    cure += "training.data out if the bucket has the data already"
+    cure += "training.data out if the bucket already has the data"
     yield Problem("training.data", data, why, cure)
 
 
 def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the job's name can be a folder in the bucket."""
     if not paths.NAME.fullmatch(settings.training.job):
-        why = "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)"
+        why = (
+            "is not a job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)"
+        )
         yield Problem("training.job", settings.training.job, why, "Use one like mnist-1")
 
 
@@ -395,9 +410,9 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
         if value.endswith(_FILES) and "://" not in value:
             if settings.jobs.enabled:
                 return  # The trials of a sweep have them, and files come with `--dir`.
-            why = f"names the file {value}, which the machine does not get"
+            why = f"names the file {value}, which the VM doesn't have"
             cure = (
-                "Set jobs.enabled, and send the file with the command: `tpustack job submit --dir "
+                "Set jobs.enabled, and send the file with `tpustack job submit --dir "
                 'FOLDER --framework tensorflow --command "tpu-training train-and-evaluate …"`'
             )
             yield Problem("training.args", argument, why, cure)

@@ -1,11 +1,11 @@
-"""Checks of the TPU: type, zone, form, queue, recovery, and what is not proven to work."""
+"""Checks of the TPU: type, zone, form, queue, recovery, and what is unverified."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 from infra import catalog
 from infra.catalog.entries import Accelerator, Proof, Runtime
-from infra.checks.context import Context, nearest, one_of, without_tpus
+from infra.checks.context import Context, nearest, one_of, unverified, without_tpus
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import FULL_SCOPE, Capacity
@@ -21,6 +21,10 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
     Before, a zone that is not listed passes with a warning.
     """
     types = context.catalog.accelerators
+    if settings.is_compute:
+        types = {name: host.tpu for name, host in context.catalog.hosts.items()}
+        if settings.tpu.accelerator_type not in types:
+            return  # Another check names the types, whose zones differ.
     offered = [name for name, other in types.items() if settings.zone in other.zones]
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     may_be_new = accelerator is not None and not accelerator.zones_final
@@ -46,18 +50,27 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
     types = context.catalog.accelerators
     wanted = settings.tpu.accelerator_type
     accelerator = context.catalog.accelerator(wanted)
+    if settings.is_compute:
+        return  # check_compute_type looks at machine types.
     if accelerator is None:
         later = _LATER.match(wanted)
         why = (
-            "is of a generation that the Cloud TPU API does not serve: TPU7x and later are on "
-            "Compute Engine and GKE alone (docs/tpu.md)"
+            "is of a generation that the Cloud TPU API doesn't support: TPU7x and later are on "
+            "Compute Engine and GKE only (docs/tpu-types.md)"
             if later
-            else "is no TPU type that Google offers"
+            else "is not a TPU type that Google offers"
         )
-        yield Problem("tpu.acceleratorType", wanted, why, nearest(wanted, types))
+        cure = (
+            "Use architecture compute with tpu7x-standard-4t" if later else nearest(wanted, types)
+        )
+        yield Problem("tpu.acceleratorType", wanted, why, cure)
+    elif "compute" in accelerator.architectures:
+        why = "is a machine type of Compute Engine"
+        cure = "Use architecture compute, or a type of the Cloud TPU API"
+        yield Problem("tpu.acceleratorType", wanted, why, cure)
     elif settings.architecture.value not in accelerator.architectures:
         nodes = [name for name, other in types.items() if "node" in other.architectures]
-        why = f"does not exist for {wanted}"
+        why = f"doesn't exist for {wanted}"
         cure = f"Use architecture vm, or one of {', '.join(nodes)}"
         yield Problem("architecture", settings.architecture.value, why, cure)
 
@@ -69,6 +82,8 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
     and its author would believe that it counts.
     """
     tpu, instead = settings.tpu, "Set {} instead"
+    if settings.is_compute:
+        return  # check_compute_form has its own words.
     if not settings.is_node:
         why, cure = "is for architecture node; a TPU VM has ", instead.format("tpu.runtimeVersion")
         runtime, address = f"{why}a runtime", f"{why}its address from the subnet"
@@ -76,15 +91,15 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
         yield from misplaced({"tpu.cidrBlock": tpu.cidr_block}, address, "Remove it")
         return
     why, cure = "is for architecture vm", instead.format("tpu.tensorflowVersion")
-    version = f"{why}; a classic node has a TensorFlow version"
+    version = f"{why}; a TPU Node has a TensorFlow version"
     yield from misplaced({"tpu.runtimeVersion": tpu.runtime_version}, version, cure)
     queued = tpu.queued and tpu.queued.written()
-    not_queued = f"{why}; Google queues no classic node"
+    not_queued = f"{why}; Google doesn't queue TPU Nodes"
     yield from misplaced({"tpu.queued": queued}, not_queued, "Remove it")
     if settings.trains_on_tpu:
-        yield Problem("training.runOn", "tpu", f"{why}; a classic node allows no login", "Use vm")
+        yield Problem("training.runOn", "tpu", f"{why}; a TPU Node allows no login", "Use vm")
     if tpu.capacity not in (Capacity.ON_DEMAND, Capacity.PREEMPTIBLE):
-        buy = "Use on-demand or preemptible for a classic node"
+        buy = "Use on-demand or preemptible for a TPU Node"
         yield Problem("tpu.capacity", tpu.capacity.value, why, buy)
     yield from misplaced(
         {
@@ -97,7 +112,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
             "tpu.secureBoot": tpu.secure_boot,
             "tpu.autocheckpoint": tpu.autocheckpoint,
         },
-        f"{why}; a classic node has none",
+        f"{why}; a TPU Node has none",
         "Remove it, or use architecture vm",
     )
 
@@ -110,9 +125,9 @@ def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
     """
     if settings.is_node:
         yield (
-            "architecture is node, and since 2025-04-15 Google denies new TPU nodes to projects "
-            'that are not on its list ("Your request to provision TPU Node has been denied"), once '
-            "the VM is there and costs. Use architecture vm unless yours is on the list."
+            "architecture is node. Since 2025-04-15 Google denies new TPU Nodes to projects that "
+            'aren\'t on its list ("Your request to provision TPU Node has been denied"), when you '
+            "already pay for the VM. Use architecture vm unless your project is on the list."
         )
 
 
@@ -128,8 +143,8 @@ def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
     for number, tag in enumerate(settings.tpu.tags):
         if not _TAG.fullmatch(tag):
             why = (
-                "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
-                "first, no hyphen last)"
+                "is not a network tag (at most 63 lower-case letters, digits and hyphens, a "
+                "letter first, no hyphen last)"
             )
             yield Problem(f"tpu.tags[{number}]", tag, why, "Use one like tpu-workers")
 
@@ -142,13 +157,13 @@ def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
-            why, cure = "is no access scope of Google's", f"Use URLs such as {FULL_SCOPE}"
+            why, cure = "is not an access scope of Google's", f"Use URLs such as {FULL_SCOPE}"
             yield Problem(f"tpu.scopes[{number}]", scope, why, cure)
     if not scopes:
-        why = "are none, which Google takes for all"
-        yield Problem("tpu.scopes", [], why, f"Leave it out for {FULL_SCOPE}")
+        why = "are empty, which Google treats as all"
+        yield Problem("tpu.scopes", [], why, f"Remove it to use {FULL_SCOPE}")
     elif settings.trains_on_tpu and FULL_SCOPE not in scopes:
-        why = "lack what the trainer needs, which runs on the TPU VM (training.runOn)"
+        why = "lack a scope that the trainer on the TPU VM needs (training.runOn)"
         cure = f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do"
         yield Problem("tpu.scopes", list(scopes), why, cure)
 
@@ -161,8 +176,8 @@ def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
         yield Problem(
             "jobs.asRoot",
             False,
-            "can't hold with training.runOn: tpu on this TPU: its gRPC does what any job wants, as "
-            "root and as the machines' account",
+            "has no effect with training.runOn: tpu on this TPU, because any job can use its "
+            "gRPC as root and with the VM's service account",
             "Set training.runOn: vm, use one slice and no -pod runtime, or set jobs.asRoot: true",
         )
 
@@ -172,9 +187,9 @@ def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str
     if settings.tpu.slices > 1:
         first, *_ = context.names.tpus(settings.tpu.slices)
         yield (
-            f"tpu.slices is {settings.tpu.slices}, and TensorFlow's TPUStrategy drives one TPU: "
-            f"the trainer of this project uses {first}. The output tpu_endpoints and the metadata "
-            "tpu-names name all slices, for programs that use several."
+            f"tpu.slices is {settings.tpu.slices}, but TensorFlow's TPUStrategy drives one TPU, "
+            f"so the trainer uses {first}. Other programs find all slices in the output "
+            "tpu_endpoints and the metadata tpu-names."
         )
 
 
@@ -198,13 +213,13 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
     Bucket and network are in one region, and the VM stays where it is: so zones of that region.
     """
     queued = settings.tpu.queued
-    if queued is None or settings.is_node:
+    if queued is None or settings.is_node or settings.is_compute:
         return
     zones = list(queued.fallback_zones)
     if not zones:
         yield from misplaced(
             {"tpu.queued.zoneMinutes": queued.zone_minutes},
-            "is for a TPU that may be in several zones",
+            "is only for a TPU with several zones",
             "Set tpu.queued.fallbackZones, or remove it",
         )
         return
@@ -215,7 +230,7 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
         offered = (zone for zone in others if zone.rpartition("-")[0] == settings.region)
         good = [zone for zone in offered if zone != settings.zone]
         cure = f"Use {one_of(good)}" if good else "Remove it: there is no other zone"
-        yield Problem(_SETTING, zones, f"can't be used: {'; '.join(wrong)}", cure)
+        yield Problem(_SETTING, zones, f"is invalid: {'; '.join(wrong)}", cure)
     if tie := _tie(settings):
         yield Problem(_SETTING, zones, *tie)
 
@@ -224,11 +239,12 @@ def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[s
     """Warn of zones that Google hides until a project switches them on."""
     for zone in settings.tpu_zones:
         if AI in zone:
-            yield (
-                f"{settings.setting_of(zone)}: {zone} is an AI zone, which Google hides from a "
-                f"project until `{SWITCH_ON.format(settings.project)}`. The VM is in "
-                f"{settings.vm_zone}: AI zones have no usual machine types."
+            hidden = (
+                f"{settings.setting_of(zone)}: {zone} is an AI zone. Google hides it until you "
+                f"run `{SWITCH_ON.format(settings.project)}`."
             )
+            where = f" The VM is in {settings.vm_zone}, because AI zones have no usual machines."
+            yield hidden if settings.is_compute else hidden + where
 
 
 def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str]]:
@@ -237,7 +253,8 @@ def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str
     known = [settings.zone]
     for zone in settings.tpu.queued.fallback_zones if settings.tpu.queued else ():
         if zone in known:
-            yield zone, "is there twice" if zone != settings.zone else "is the stack's zone already"
+            is_own = zone == settings.zone
+            yield zone, "is the stack's zone already" if is_own else "is listed twice"
         elif zone.rpartition("-")[0] != settings.region:
             yield zone, f"is not in {settings.region}, where the bucket and the network are"
         elif not _may_offer(accelerator, zone):
@@ -256,7 +273,7 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the TPU can't move, and the cure; None if it can."""
     queued = settings.tpu.queued
     if queued and not queued.enabled:
-        return "contradicts tpu.queued.enabled: only a TPU out of the queue moves", "Remove one"
+        return "contradicts tpu.queued.enabled: only a queued TPU moves", "Remove one"
     if queued and queued.reservation:
         return "contradicts tpu.queued.reservation, which is in one zone", "Remove one"
     if settings.tpu.data_disks:
@@ -267,20 +284,39 @@ def _tie(settings: StackSettings) -> tuple[str, str] | None:
 # --- Queue: settings that need it, and settings that exclude each other in it
 
 _RESERVATION = re.compile(
-    r"(projects/[^/]+/locations/[^/]+/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
+    r"(projects/[^/]+/locations/(?P<zone>[^/]+)/reservations/)?[a-z]([-a-z0-9]*[a-z0-9])?"
 )
 
 
 def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Refuse, without the queue, settings for which Google's provider has no field."""
     tpu = settings.tpu
-    if settings.is_node or tpu.queue:
+    if settings.is_node or settings.is_compute or tpu.queue:
         return
     yield from misplaced(
         {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
-        "is only for a TPU out of the queue: Google's provider has no field for it",
+        "is only for a queued TPU: Google's provider has no field for it",
         "Set tpu.queued: {}, or remove it",
     )
+
+
+def check_reservation(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check a reservation's name and zone, and that the TPU is bought from it."""
+    queue, capacity = settings.tpu.queue, settings.tpu.capacity
+    if settings.is_node or queue is None or not (name := queue.reservation):
+        return
+    named = _RESERVATION.fullmatch(name)
+    if named is None:
+        why = "is not a reservation's name"
+        cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
+        yield Problem("tpu.queued.reservation", name, why, cure)
+    elif named["zone"] not in (None, settings.zone):
+        why, cure = f"is not in the stack's zone {settings.zone}", "Use a reservation of that zone"
+        yield Problem("tpu.queued.reservation", name, why, cure)
+    if capacity is not Capacity.RESERVED:
+        why = f"contradicts tpu.capacity: {capacity.value}"
+        cure = "Set tpu.capacity: reserved, or remove it"
+        yield Problem("tpu.queued.reservation", name, why, cure)
 
 
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -289,29 +325,26 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     A request that Google can never fulfil is not refused at once: it may wait until someone looks.
     """
     tpu, queue = settings.tpu, settings.tpu.queue
-    if settings.is_node or queue is None:
+    if settings.is_node or settings.is_compute or queue is None:
         return
-    if queue.reservation and not _RESERVATION.fullmatch(queue.reservation):
-        cure = "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME"
-        yield Problem("tpu.queued.reservation", queue.reservation, "is no reservation's name", cure)
-    if queue.reservation and tpu.capacity is not Capacity.RESERVED:
-        why = f"contradicts tpu.capacity: {tpu.capacity.value}"
-        cure = "Set tpu.capacity: reserved, or remove it"
-        yield Problem("tpu.queued.reservation", queue.reservation, why, cure)
     if queue.reservation_bound and not queue.reservation:
-        why, cure = "does not say to which reservation", "Set tpu.queued.reservation, or remove it"
+        why, cure = "names no reservation", "Set tpu.queued.reservation, or remove it"
         yield Problem("tpu.queued.reservationBound", True, why, cure)
     if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
         why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
         cure = "Set tpu.queued.runHours instead"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if queue.guaranteed_hours and tpu.capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE):
-        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google may take away"
+        why = f"contradicts tpu.capacity: {tpu.capacity.value}, which Google can preempt"
         cure = "Set tpu.capacity: on-demand or reserved, or remove it"
         yield Problem("tpu.queued.guaranteedHours", queue.guaranteed_hours, why, cure)
     if tpu.timeouts.create_minutes is not None:
-        why, cure = "is for a TPU that does not queue", "Set tpu.queued.waitMinutes instead"
+        why, cure = "is for a TPU that isn't queued", "Set tpu.queued.waitMinutes instead"
         yield Problem("tpu.timeouts.createMinutes", tpu.timeouts.create_minutes, why, cure)
+
+
+# 10 minutes: docs.cloud.google.com/tpu/docs/request-using-flex-start, 2025-09-04.
+_SHORTEST_HOURS = 1 / 6
 
 
 def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -327,13 +360,16 @@ def check_flex_start(settings: StackSettings, context: Context) -> Iterator[Prob
         return
     if settings.is_node:
         return
-    if tpu.queue is None:
-        why = "contradicts tpu.capacity: flex-start, which Google has in the queue alone"
+    if tpu.queue is None and not settings.is_compute:
+        why = "contradicts tpu.capacity: flex-start, which is only available as a queued resource"
         yield Problem("tpu.queued.enabled", False, why, "Remove it")
     elif hours is None:
         why = "is required with tpu.capacity: flex-start"
         cure = "Set after how many hours Google deletes the TPU, at most 168"
         yield Problem("tpu.queued.runHours", UNSET, why, cure)
+    elif hours < _SHORTEST_HOURS:
+        cure = "Use at least 0.17 (10 minutes)"
+        yield Problem("tpu.queued.runHours", hours, "is shorter than flex-start allows", cure)
     accelerator = context.catalog.accelerator(tpu.accelerator_type)
     if accelerator and not accelerator.flex_start:
         named = {each.family for each in context.catalog.accelerators.values() if each.flex_start}
@@ -351,8 +387,8 @@ def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator
             continue
         named = f"{accelerator.family} ({', '.join(accelerator.flex_start)})"
         yield (
-            f'{settings.setting_of(zone)}: "{zone}" is none of those in which Google names '
-            f"flex-start for {named}; it may have added some"
+            f'{settings.setting_of(zone)}: "{zone}" is not a zone for which Google '
+            f"documents flex-start for {named}; it may be new"
         )
 
 
@@ -365,24 +401,26 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
         return
     why = _why_not(settings)
     if why:
-        yield Problem("recovery.enabled", True, f"is not for this stack: {why[0]}", why[1])
+        said = f"is not available for this stack: {why[0]}"
+        yield Problem("recovery.enabled", True, said, why[1])
 
 
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the agent can't recreate the TPU, and the cure; None if it can."""
     queue = settings.tpu.queue
     if settings.trains_on_tpu:
+        where = "architecture compute" if settings.is_compute else "training.runOn: tpu"
         return (
-            "with training.runOn: tpu the agent would be lost along with the TPU",
-            "Remove it, and let a laptop run `tpustack recover --loop --stack NAME`",
+            f"with {where} the agent would be lost along with the TPU",
+            "Remove it, and run `tpustack recover --loop --stack NAME` on another computer",
         )
     if queue is not None and (queue.run_hours or queue.reservation_bound):
         ends = "after tpu.queued.runHours" if queue.run_hours else "when the reservation ends"
-        return f"Google deletes its TPU {ends}, which is meant", "Remove it"
+        return f"Google deletes its TPU {ends}, by design", "Remove it"
     return None
 
 
-# --- What is not proven to work (docs/tpu.md)
+# --- What is unverified (docs/verification.md)
 
 _LIVE = "`tpustack check --live` asks Google"
 
@@ -391,7 +429,7 @@ def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[s
     """Warn of what the catalog does not know, so that only Google can say whether it exists."""
     for setting, value, known in _unlisted(settings, context.catalog):
         yield (
-            f"{setting}: the catalog does not know {value}; {_LIVE}. If it is mistyped: "
+            f"{setting}: the catalog does not know {value}; {_LIVE}. If it is a typo: "
             f"{nearest(value, known)}."
         )
 
@@ -414,25 +452,32 @@ def _unlisted(
         yield "vm.machineType", settings.vm.machine_type, known.machine_types
 
 
-def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn, in one short line, of all parts of the stack's TPU VM that are not proven to work."""
+def warn_about_unverified(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn, in one short line, of what the stack's TPU VM rests on without Google's documentation.
+
+    A stack file that sets training.runOn has chosen where the trainer runs.
+    """
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if settings.is_node or accelerator is None or runtime is None:
         return
-    found = [*_unproven(settings, accelerator, runtime)]
+    found = [*_unverified(settings, accelerator, runtime)]
     if found:
-        yield f"not proven on a real TPU (docs/tpu.md#what-stays-unproven): {'; '.join(found)}"
+        yield unverified(*found, anchor="#vm-drives-a-tpu-vm")
 
 
-def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtime) -> Iterator[str]:
+def _unverified(
+    settings: StackSettings, accelerator: Accelerator, runtime: Runtime
+) -> Iterator[str]:
     if runtime.listed and runtime.proof is Proof.INFERRED:
-        yield f"that {runtime.name} exists ({_LIVE})"
+        yield f"{runtime.name} may not exist ({_LIVE})"
     if runtime.broken:
-        yield f"the image of {runtime.name}, whose TensorFlow crashes on import"
+        yield f"TensorFlow in the image of {runtime.name} crashes on import"
     if accelerator.doubt:
         yield accelerator.doubt
-    if settings.trains_on_tpu:
-        return
-    worker = "" if runtime.serves_grpc else " through the tensorflow-tpu wheel's worker"
-    yield f"a VM that drives it by gRPC{worker}; Google documents training.runOn: tpu"
+    if "run_on" not in settings.training.model_fields_set:
+        worker = runtime.name if runtime.serves_grpc else "the tensorflow-tpu wheel's worker"
+        yield (
+            f"training.runOn: vm (the default) with {worker}. Google documents runOn: tpu; set "
+            "either one to hide this warning"
+        )

@@ -48,7 +48,7 @@ class Messages(pulumi.ComponentResource):
             combiner="OR",
             conditions=[
                 {
-                    "display_name": "A message of the stack",
+                    "display_name": "A notification of the stack",
                     "condition_matched_log": {"filter": log, "label_extractors": parts},
                 }
             ],

@@ -71,6 +71,8 @@ class Identity(pulumi.ComponentResource):
         read_only = read_only_object(stack.settings)
         grant_bucket_to(f"{prefix}storage.", bucket, account.email, self, read_only, only)
         roles = list(_PROJECT_ROLES)
+        if stack.settings.is_compute:
+            roles.remove("roles/tpu.viewer")  # No TPU API knows its TPU.
         if stack.settings.vm.ops_agent and machines is None:
             roles.append("roles/monitoring.metricWriter")
         for role in roles:

@@ -20,6 +20,9 @@ from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 # The task that an idle VM's start-up script would have.
 _NOTHING, _JOBS, _TRAIN, _TRAIN_AND_WATCH = "nothing", "run jobs", "train", "train and watch"
 
+# A machine of Compute Engine with a TPU has what is the default of a VM.
+_LOGIN = {"enable-oslogin": "TRUE", "serial-port-logging-enable": "true"}
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -76,8 +79,19 @@ def vm_task(stack: CheckedStack) -> str:
 
 
 def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
-    """Return a TPU VM's metadata; less if its runtime serves gRPC and the VM trains."""
+    """Return a TPU host's metadata; less if its runtime serves gRPC and the VM trains."""
     settings = stack.settings
+    if settings.is_compute:
+        return {
+            **_job(stack, bucket, TPU_PACKAGE),
+            **_trainer(stack, RunOn.TPU),
+            **_LOGIN,
+            Metadata.IS_TPU: "true",
+            Metadata.SERVES_GRPC: "false",
+            Metadata.PLUGGABLE: "false",
+            Metadata.RUNS_TRAINING: "true",
+            Metadata.STARTUP_SCRIPT: startup_script("tpu_vm.sh"),
+        }
     runtime = stack.context.catalog.runtime(settings.tpu.runtime_version or "")
     if runtime is None:
         return {}  # A classic node has no metadata.

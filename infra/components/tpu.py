@@ -1,4 +1,4 @@
-"""The TPU in its three forms, its data disks, and what all forms look like to the program."""
+"""The TPU in its four forms, its data disks, and what all forms look like to the program."""
 
 import hashlib
 from abc import abstractmethod
@@ -49,7 +49,7 @@ class Tpu(pulumi.ComponentResource):
         # Names are fixed: the old TPU must be gone before its replacement can be made.
         installs = contract.Metadata.TENSORFLOW_LOCK in self.metadata
         options = around.services.after(
-            apis.TPU_API,
+            apis.COMPUTE_API if stack.settings.is_compute else apis.TPU_API,
             parent=self,
             depends_on=around.startup if installs else (),
             delete_before_replace=True,
@@ -138,7 +138,7 @@ class Tpu(pulumi.ComponentResource):
         """
         own = pulumi.ResourceOptions(ignore_changes=["description"])
         if name in preempted:
-            text = f"Google has taken {name} away. `pulumi up` deletes and recreates it"
+            text = f"Google has preempted {name}. `pulumi up` deletes and recreates it"
             pulumi.log.info(text, resource=self)
             own = pulumi.ResourceOptions(replace_on_changes=["description"])
         return pulumi.ResourceOptions.merge(opts, own)
@@ -317,12 +317,11 @@ class QueuedTpu(Tpu):
         whose = f"its {len(self.slices)} TPU VMs" if several else "its TPU VM"
         ends = " Google deletes it when the reservation ends." if queue.reservation_bound else ""
         if queue.run_hours:
-            ends = f" Google deletes it {queue.run_hours:g} hours after it was made."
+            ends = f" Google deletes it {queue.run_hours:g} hours after its creation."
         return (
-            f"{self.stack.names.tpu} comes from Google's queue: an update waits for "
+            f"{self.stack.names.tpu} is a queued resource: `pulumi up` waits for "
             f"{'them' if several else 'it'}, at most {queue.wait_minutes:g} minutes.{ends} "
-            f"Replacing or destroying the request also deletes {whose}, even while it is ACTIVE "
-            "and in use."
+            f"Replacing or destroying it also deletes {whose}, even while in use."
         )
 
     def _node_names(self) -> Json:
@@ -400,6 +399,110 @@ class TpuNode(Tpu):
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
         self.endpoints = node.network_endpoints.apply(self.urls)
+
+
+class ComputeTpu(Tpu):
+    """A machine of Compute Engine with a TPU: its only host, and the stack's only machine.
+
+    Google stops it for maintenance, since no TPU moves to another machine, and deletes one that it
+    takes: that is what ends its costs, and a refresh sees that it is gone.
+    """
+
+    def declare(self, opts: pulumi.ResourceOptions) -> None:
+        """Declare a `gcp.compute.Instance` from Google's image for the machine type."""
+        stack, tpu, network = self.stack, self.settings, self.around.network
+        host = stack.context.catalog.hosts[tpu.accelerator_type]
+        own = pulumi.ResourceOptions(
+            # The provider takes an image for one of another family if -amd64 is not at the end of
+            # the family's name (diskImageFamilyEquals of google-beta 6.39, disk.go): each update
+            # would replace the TPU.
+            ignore_changes=["bootDisk.initializeParams.image", *names.KEPT_LABEL],
+            # Each of these needs a stop, after which the zone may have no room for the TPU.
+            replace_on_changes=[
+                *machine.properties_of_job(self.metadata),
+                *("machineType", "scheduling", "serviceAccount", "shieldedInstanceConfig"),
+            ],
+        )
+        made = gcp.compute.Instance(
+            # The image is ignored, so that another one is another resource.
+            f"tpu-{host.image.rpartition('-')[2]}",
+            name=self.slices[0],
+            project=stack.settings.project,
+            zone=stack.settings.zone,
+            machine_type=tpu.accelerator_type,
+            boot_disk={
+                "auto_delete": True,
+                "initialize_params": {
+                    "image": stack.tpu_software,
+                    "size": tpu.compute_disk_gib,
+                    "type": str(tpu.boot_disk_type or host.tpu.disk_types[0]),
+                },
+            },
+            network_interfaces=[
+                {
+                    "network": network.network,
+                    "subnetwork": network.subnetwork,
+                    "nic_type": "GVNIC",
+                    # An empty one asks for a public address of Google's choice.
+                    "access_configs": [{}] if tpu.external_ips else [],
+                }
+            ],
+            advanced_machine_features=(
+                {"threads_per_core": host.threads_per_core} if host.threads_per_core else None
+            ),
+            scheduling=self._scheduling(),
+            reservation_affinity=self._reservation(),
+            # Said even if false: the provider keeps what is left out as it was.
+            shielded_instance_config={"enable_secure_boot": tpu.secure_boot},
+            service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
+            tags=[stack.names.network, *tpu.tags],
+            metadata=dict(self.metadata),
+            labels=stack.marked_labels,
+            opts=pulumi.ResourceOptions.merge(opts, own),
+        )
+        self.name = made.name
+        self.names = made.name.apply(lambda name: [name])
+        # Nothing serves gRPC: what trains runs on the machine itself.
+        self.endpoints = pulumi.Output.from_input([])
+
+    def _scheduling(self) -> Any:
+        """Return how the machine is bought, and what Google does at the end.
+
+        Source: docs.cloud.google.com/compute/docs/instances/provisioning-models, and the checks of
+        google-beta 7.41 for FLEX_START.
+        """
+        capacity, queued = self.settings.capacity, self.settings.queued
+        always = {"on_host_maintenance": "TERMINATE"}
+        if capacity is machines.Capacity.SPOT:
+            model = {"provisioning_model": "SPOT", "preemptible": True}
+        elif capacity is machines.Capacity.FLEX_START:
+            seconds = round((queued.run_hours or 0) * _HOUR) if queued else 0
+            model = {"provisioning_model": "FLEX_START", "max_run_duration": {"seconds": seconds}}
+        else:
+            return {**always, "provisioning_model": "STANDARD", "automatic_restart": True}
+        ends = {"automatic_restart": False, "instance_termination_action": "DELETE"}
+        return {**always, **model, **ends}
+
+    def _reservation(self) -> Any:
+        """Return which reservation the machine comes from; None for spot, which uses none."""
+        capacity, queued = self.settings.capacity, self.settings.queued
+        if capacity is machines.Capacity.SPOT:
+            return None
+        if capacity is machines.Capacity.FLEX_START:
+            return {"type": "NO_RESERVATION"}
+        if queued is None or queued.reservation is None:
+            # Google's default. Without it the provider would keep a reservation that is removed.
+            return {"type": "ANY_RESERVATION"}
+        name = queued.reservation
+        if "/" in name:
+            _, project, *_, name = name.split("/")
+            # So Compute Engine calls one that another project shares.
+            name = f"projects/{project}/reservations/{name}"
+        key = "compute.googleapis.com/reservation-name"
+        return {
+            "type": "SPECIFIC_RESERVATION",
+            "specific_reservation": {"key": key, "values": [name]},
+        }
 
 
 def filled(**values: Any) -> Json:

@@ -23,9 +23,9 @@ class UnknownProviderError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "the state names a dynamic provider that is not of this checkout: another release made "
-            "it, or the state was changed by hand. It is not run. Use the release that deployed "
-            "the stack last, or put an earlier state back (docs/state.md)"
+            "the state names a dynamic provider that this checkout doesn't have, so it isn't "
+            "run. Another release wrote the state, or someone changed it manually. Use the "
+            "release that last deployed the stack, or restore an earlier state (docs/repair.md)"
         )
 
 

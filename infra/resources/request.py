@@ -224,7 +224,7 @@ def submit(api: TpuApi, props: Props) -> Props:
         why = _try(api, placed)
         if why is None:
             return placed
-        say(f"{props['name']}: {why} in {placed['at']}; the next zone is tried")
+        say(f"{props['name']}: {why} in {placed['at']}; trying the next zone")
         remove_request(api, placed)
     _post(api, last)
     return last
@@ -305,9 +305,9 @@ def _post(api: TpuApi, props: Props) -> None:
             raise _refused(error, props) from None
         if (entry := api.get(entry_name(props))) is None:
             raise RuntimeError(
-                f"{props['name']} exists already as a TPU VM that does not come from the queue. "
-                f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
-                "again; or keep it with tpu.queued: {enabled: false}."
+                f"{props['name']} already exists as a TPU VM that isn't a queued resource. Delete "
+                f"it (`{_DELETE_PLAIN}` if this stack created it) and run `pulumi up` again, or "
+                "keep it with tpu.queued: {enabled: false}."
             ) from None
         _take_over(api, props, entry)
 
@@ -316,13 +316,13 @@ def _take_over(api: TpuApi, props: Props, entry: Json) -> None:
     """Take a request that is in the queue for this one. Raises RuntimeError unless it is."""
     if not is_the_same(props, entry) or loss(api, props, entry):
         raise RuntimeError(
-            f"{entry_name(props)} exists already, and this stack does not know of it. If a "
-            "colleague's stack made it, set another `owner` or `namePrefix`. If an update of this "
-            "stack was killed, run `tpustack recover`. If it is not needed, delete it: `gcloud "
+            f"{entry_name(props)} already exists, but not in this stack's state. If a colleague's "
+            "stack created it, set another `owner` or `namePrefix`. If an update of this stack "
+            "was interrupted, run `tpustack recover`. If you don't need it, delete it: `gcloud "
             f"compute tpus queued-resources delete {props['name']} "
             f"--zone={parent_of(props).rpartition('/')[2]} --force`."
         ) from None
-    say(f"{props['name']} is in the queue already: the agent has queued it again")
+    say(f"{props['name']} is already queued: the agent queued it again")
 
 
 class _Short(RuntimeError):
@@ -358,8 +358,10 @@ class QueuedRequestProvider(ApiResourceProvider):
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         changed |= _marks(_olds) != _marks(_news)
         if replaces:
-            why = f"Google will not fulfil it ({lost})" if lost else "it is another request now"
-            say(f"{_olds['name']}: {why}. Its place in the queue is given up")
+            why = "another queued resource has replaced it"
+            if lost:
+                why = f"Google will not fulfill it ({lost})"
+            say(f"{_olds['name']}: {why}. It loses its place in the queue")
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
@@ -370,7 +372,7 @@ class QueuedRequestProvider(ApiResourceProvider):
         placed = submit(api, props)
         entry = api.get(entry_name(placed))
         if entry is None:
-            raise RuntimeError(f"{entry_name(placed)} was queued, and has been deleted since")
+            raise RuntimeError(f"{entry_name(placed)} was queued and has since been deleted")
         outs = {**placed, "loss": loss(api, placed, entry)}
         return dynamic.CreateResult(id_of(props), outs)
 
@@ -397,8 +399,8 @@ class QueuedRequestProvider(ApiResourceProvider):
             placed, _ = locate(api, _olds)
             if not all(standing(api, placed)):
                 raise RuntimeError(
-                    f"{_news['name']} still waits in the queue, and Google changes nothing there."
-                    " Wait until it is READY, or take the change back."
+                    f"{_news['name']} still waits for capacity, and Google can't change it until "
+                    "then. Wait until it is READY, or revert the change."
                 )
             nodes = [f"{parent_of(placed)}/nodes/{name}" for name in node_names(_news)]
             mask = {"updateMask": ",".join(marks)}
@@ -410,7 +412,7 @@ class QueuedRequestProvider(ApiResourceProvider):
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Delete a request in any state along with its TPU VMs, and wait until all are gone."""
         api = TpuApi()
-        say(f"deleting {_props['name']} from the queue, along with the TPU VMs that it became")
+        say(f"deleting the queued resource {_props['name']} and its TPU VMs")
         remove_request(api, _props)
 
 
@@ -435,7 +437,7 @@ def _lost_by_now(props: Props) -> str:
     try:
         api = TpuApi()
         placed, entry = locate(api, props)
-        return "it is gone" if entry is None else loss(api, placed, entry)
+        return "it was deleted" if entry is None else loss(api, placed, entry)
     except ApiError:
         return ""
 
@@ -520,12 +522,11 @@ def await_ready(api: TpuApi, props: Props) -> list[Json]:
         nonlocal last, ready
         entry = api.get(entry_name(props))
         if entry is None:
-            raise RuntimeError(f"{name} is not in the queue any more. Run `pulumi up`.")
+            raise RuntimeError(f"the queued resource {name} no longer exists. Run `pulumi up`.")
         if lost := loss(api, props, entry):
             raise RuntimeError(
-                f"{name} gets no TPU from the queue: {lost}. "
-                "Run `pulumi up` to queue again; if it fails once more, take another "
-                "zone, capacity or type."
+                f"the queued resource {name} gets no TPU: {lost}. Run `pulumi up` to queue again. "
+                "If it fails again, use another zone, capacity or type."
             )
         state = str(entry.get("state", {}).get("state"))
         if state == "ACTIVE":

@@ -92,8 +92,8 @@ def _end(api: Api, props: Mapping[str, Any], region: str) -> None:
     except TimeoutError:
         raise RuntimeError(
             f"{', '.join(map(_called, running))} on Vertex AI still runs {_MINUTES:g} minutes after"
-            " it was cancelled, and its TPU keeps costing. Run `pulumi destroy` again to keep "
-            "waiting"
+            " its cancellation, and you keep paying for its TPU. Run `pulumi destroy` again to "
+            "keep waiting"
         ) from None
 
 
@@ -110,7 +110,7 @@ def _running(api: Api, props: Mapping[str, Any], region: str) -> list[Json]:
 
 
 def _cancel(api: Api, job: Json) -> None:
-    say(f"cancelling {_called(job)}, which runs on Vertex AI as an account of this stack")
+    say(f"cancelling {_called(job)}, which runs on Vertex AI as a service account of this stack")
     try:
         api.call("POST", f"{job['name']}:cancel", {})
     except ApiError as error:
@@ -123,9 +123,9 @@ def _cancel(api: Api, job: Json) -> None:
 
 def _refused(error: ApiError, region: str) -> RuntimeError:
     return RuntimeError(
-        f"jobs of this stack may run on Vertex AI in {region}, and cannot be ended: {error}. "
-        "Deploying a stack with jobs.vertex takes aiplatform.customJobs.list and .cancel "
-        "(`tpustack permissions` prints all that it takes)"
+        f"jobs of this stack may still run on Vertex AI in {region}, and can't be cancelled: "
+        f"{error}. Deploying a stack with jobs.vertex needs aiplatform.customJobs.list and "
+        ".cancel (`tpustack permissions` lists all permissions)"
     )
 
 

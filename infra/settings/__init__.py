@@ -22,63 +22,62 @@ class LifecycleRule(Section):
     """A rule for old objects. All of its conditions must hold."""
 
     action: LifecycleAction = LifecycleAction.DELETE
-    """delete, or the storage class to move to: nearline, coldline or archive (cheaper to keep,
-    dearer to read).
+    """Delete the objects, or move them to another storage class: nearline, coldline or archive.
+    These cost less to store and more to read.
     """
     prefix: Text | None = None
-    """Only objects whose names have this prefix, for example jobs/mnist-1/tensorboard/."""
+    """Only objects whose names begin with this prefix, for example jobs/mnist-1/tensorboard/."""
     age_days: int | None = Field(default=None, ge=1, le=36500)
-    """Days since the object was written (1 to 36500)."""
+    """Only objects that were written at least this many days ago."""
     noncurrent_days: int | None = Field(default=None, ge=1, le=36500)
-    """Only versions that were replaced or deleted this many days ago (1 to 36500). With
-    `bucket.versioning` only.
+    """Only versions that were replaced or deleted at least this many days ago. Requires
+    `bucket.versioning`.
     """
     newer_versions: int | None = Field(default=None, ge=1, le=1000)
-    """Only versions with at least this many newer ones (1 to 1000). With `bucket.versioning` only.
-    """
+    """Only versions with at least this many newer versions. Requires `bucket.versioning`."""
 
 
 class EncryptionSettings(Section):
-    """The key of the bucket's objects. All of it may be left out: `encryption: {}`."""
+    """The key that encrypts the bucket's objects. Every setting is optional: `encryption: {}`."""
 
     key: Text | None = None
     """An existing key in the bucket's region: projects/P/locations/REGION/keyRings/R/cryptoKeys/K.
-    The stack makes one if it is not set.
+    Without it, the stack creates a key.
     """
     rotation_days: int | None = Field(default=None, ge=1, le=36500)
-    """Days between two versions of the stack's own key (1 to 36500; 90 if it is not set). Objects
-    encrypted with older versions stay readable.
+    """Days until the stack's own key gets a new version (90 by default). Objects that older
+    versions encrypted stay readable.
     """
 
 
 class BucketSettings(Section):
-    """The bucket: data, checkpoints and results; it outlives the machines."""
+    """The bucket stores data, checkpoints and results. It outlives the VM and the TPU."""
 
     create: bool = True
-    """Make the bucket. false: use the existing bucket `bucket.name`, which stays; the stack uploads
-    to it and grants access to it.
+    """Create the bucket. With false, the stack uses the existing bucket `bucket.name`: it uploads
+    to it, grants access to it and never deletes it.
     """
     name: Text | None = None
-    """Name, unique in all of Google Cloud. PROJECT-PREFIX if it is not set."""
-    location: Text | None = None
-    """Region; must be the TPU's, which is also the default."""
-    force_destroy: bool = False
-    """Delete the bucket with everything in it on `pulumi destroy`. Otherwise the bucket and its
-    objects are left standing.
+    """Name of the bucket, unique in all of Google Cloud. By default, the project and the name
+    prefix.
     """
+    location: Text | None = None
+    """Region of the bucket. It must be the TPU's region, which is the default."""
+    force_destroy: bool = False
+    """Let `pulumi destroy` delete the bucket and everything in it. Otherwise it keeps both."""
     protect: bool = False
-    """Refuse to delete or replace the bucket (`pulumi state unprotect`)."""
+    """Refuse to delete or replace the bucket, until you run `pulumi state unprotect`."""
     versioning: bool = False
-    """Keep the old generations of overwritten and deleted objects."""
+    """Keep older versions of overwritten and deleted objects."""
     soft_delete_days: int | None = Field(default=None, ge=0, le=90)
-    """Days for which deleted objects can be restored: 7 to 90, or 0 for not at all. Google's
-    default, 7, if it is not set.
+    """Days for which you can restore deleted objects: 7 to 90, or 0 to turn this off. Google's
+    default is 7.
     """
     lifecycle: tuple[LifecycleRule, ...] = ()
-    """Rules by which Google deletes objects or moves them to a cheaper storage class."""
+    """Rules by which Google deletes old objects or moves them to a cheaper storage class."""
     encryption: EncryptionSettings | None = None
-    """A group of settings, which may be empty: {}. Encrypt with a key of Cloud KMS that you control
-    instead of one of Google's.
+    """Encrypt with a Cloud KMS key that you control, instead of a key of Google's. A group of
+    settings, which can be empty: {}.
     """
 
     @property
@@ -100,24 +99,26 @@ class BudgetScope(StrEnum):
 
 
 class BudgetSettings(Section):
-    """A budget in Google's billing: it tells what was spent, and stops nothing."""
+    """A Cloud Billing budget. It sends alerts about spending, and stops nothing."""
 
     amount: int = Field(ge=1, le=1_000_000_000)
-    """Monthly budget in whole units of the billing account's currency (1 to 1000000000)."""
+    """Monthly budget, in whole units of the billing account's currency."""
     scope: BudgetScope = BudgetScope.PROJECT
-    """project (everything in the project), or stack (only resources with the stack's label: neither
-    the network nor data that leaves the region).
+    """What the budget counts: everything in the project, or only resources with the stack's label.
+    The latter leaves out the network and data that leaves the region.
     """
     thresholds: tuple[Percent, ...] = (50, 90, 100)
-    """Percentages of the amount at which Google reports the spending (1 to 1000)."""
+    """Percentages of the amount at which Google sends an alert (1 to 1000)."""
     emails: tuple[Text, ...] = ()
-    """Addresses to notify, at most 5. The billing account's administrators are always notified."""
+    """Email addresses to alert, at most 5. Google always alerts the billing account's
+    administrators.
+    """
     pubsub_topic: Text | None = None
-    """Pub/Sub topic to notify: the name of one to make, or projects/PROJECT/topics/NAME of an
-    existing one.
+    """Pub/Sub topic for alerts. Set a name to create a topic, or projects/PROJECT/topics/NAME to
+    use an existing topic.
     """
     billing_account: Text | None = None
-    """Billing account, for example 01ABCD-234567-89EF01. The project's own if it is not set."""
+    """Billing account, for example 01ABCD-234567-89EF01. The project's own by default."""
 
     @property
     def own_topic(self) -> str | None:
@@ -134,24 +135,24 @@ _VERTEX_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 
 
 class VertexSettings(Section):
-    """Managed training: what Vertex AI needs to run `tpustack job submit --on vertex`."""
+    """Managed training: what Vertex AI needs for `tpustack job submit --on vertex`."""
 
     region: Text | None = None
-    """Region of the custom jobs, for example us-central1. The stack's own if it is not set."""
+    """Region of the custom jobs, for example us-central1. The stack's own by default."""
     network: Text | None = None
-    """Network that is peered with Vertex AI, projects/NUMBER/global/networks/NAME. None if it is
-    not set: jobs reach the internet alone.
+    """Network that is peered with Vertex AI: projects/NUMBER/global/networks/NAME. Without it, jobs
+    reach only the internet.
     """
     submitters: tuple[Text, ...] = Field(default=())
-    """Who may submit: members such as user:ada@example.com or group:ml@example.com. They get
-    roles/aiplatform.user on the project and may act as the account that runs the jobs.
+    """Who can submit jobs, for example user:ada@example.com or group:ml@example.com. They get
+    roles/aiplatform.user on the project, and can act as the service account that runs the jobs.
     """
 
     @field_validator("region")
     @classmethod
     def _region_is_one(cls, region: str | None) -> str | None:
         if region is not None and not _VERTEX_REGION.fullmatch(region):
-            raise ValueError("is no region (one is like us-central1)")
+            raise ValueError("is not a region (such as us-central1)")
         return region
 
     @field_validator("network")
@@ -159,7 +160,7 @@ class VertexSettings(Section):
     def _network_has_a_number(cls, network: str | None) -> str | None:
         if network is not None and not _VERTEX_NETWORK.fullmatch(network):
             raise ValueError(
-                "is no network as Vertex AI takes it (projects/NUMBER/global/networks/NAME, with "
+                "is not a network name for Vertex AI (projects/NUMBER/global/networks/NAME, with "
                 "the project's number)"
             )
         return network
@@ -169,24 +170,26 @@ class VertexSettings(Section):
     def _submitters_are_members(cls, submitters: tuple[str, ...]) -> tuple[str, ...]:
         for member in submitters:
             if not _MEMBER.fullmatch(member):
-                raise ValueError(f"has {member!r}, which is no member like user:ada@example.com")
+                raise ValueError(
+                    f"has {member!r}, which is not a member such as user:ada@example.com"
+                )
         return submitters
 
 
 class JobsSettings(Section):
-    """Jobs: whether the stack runs what `tpustack job submit` sends."""
+    """The job queue, to which `tpustack job submit` sends jobs."""
 
     enabled: bool = False
-    """Whether the machine that would run the training runs the jobs of a queue in the bucket
-    instead, one after the other. Anyone who may write to the bucket can then run programs on it.
+    """Run jobs from a queue in the bucket, one after the other, instead of one training. Anyone who
+    can write to the bucket can then run programs on the machine.
     """
     as_root: bool = False
-    """Whether jobs run as root and as the machines' own account, which makes TPUs with recovery and
-    writes every object. Otherwise they have a user and an account of their own.
+    """Run jobs as root and with the machine's service account. That account can write every object
+    and, with recovery, create TPUs. Otherwise jobs have their own user and service account.
     """
     vertex: VertexSettings | None = None
-    """What Vertex AI needs to run jobs of this stack, whose bucket they use. None if it is not set:
-    it runs none.
+    """What Vertex AI needs to run jobs of this stack, which use its bucket. Without it, Vertex AI
+    runs no jobs.
     """
 
     @property
@@ -199,23 +202,23 @@ class JobsSettings(Section):
 
 
 class LimitsSettings(Section):
-    """The limits: when a TPU that is unused or too old is taken down."""
+    """Time limits, after which an idle or old TPU is stopped or deleted."""
 
     time_to_live_hours: float | None = Field(default=None, ge=0.5, le=8760)
-    """How many hours a TPU lives (0.5 to 8760), together with those that recovery makes in its
-    place. One that a person makes counts from its own creation. Then it is deleted and the VM that
-    ran the training is turned off (unless `vm.instanceGroup` is set); `pulumi up --refresh` brings
-    both back. No limit if it is not set.
+    """Hours until the TPU is deleted. TPUs that recovery creates in its place count as the same
+    one. A TPU that you recreate starts again at 0. At the limit, the VM that ran the training is
+    stopped as well, unless `vm.instanceGroup` is set. `pulumi up --refresh` brings both back. No
+    limit by default.
     """
     idle_minutes: float | None = Field(default=None, ge=10, le=10080)
-    """How many minutes a TPU may be READY while nothing trains (10 to 10080). Then it is stopped,
-    or deleted if Google can't stop it (several hosts, or out of the queue). No limit if it is not
-    set.
+    """Minutes for which a TPU can be READY while nothing trains. Then it is stopped. If Google
+    can't stop it, it is deleted: a TPU with several hosts, or from a queued resource. No limit by
+    default.
     """
     role: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.]{3,64}$")
-    """Id of a role in the project that lets the machines stop and delete their TPU, for example
-    tpu_stack_limits, which `tpustack bootstrap` makes. The stack makes one of its own if it is not
-    set, for which its deployer must be allowed to change roles.
+    """ID of a custom role that lets the machines stop and delete their TPU. `tpustack bootstrap`
+    creates one: tpu_stack_limits. Without this setting, the stack creates its own role, for which
+    its deployer must have permission to change roles.
     """
 
     @property
@@ -228,13 +231,13 @@ class LimitsSettings(Section):
 
 
 class MessagesSettings(Section):
-    """Whom Cloud Monitoring tells how jobs and trainings end, and what has become of the TPU."""
+    """Notifications by Cloud Monitoring: how jobs end, and what happens to the TPU."""
 
     emails: tuple[Text, ...] = ()
-    """Addresses to which Cloud Monitoring sends each message."""
+    """Email addresses to which Cloud Monitoring sends each notification."""
     pubsub_topic: Text | None = None
-    """Name of a Pub/Sub topic to make, to which Cloud Monitoring publishes each message, for
-    example tpu-messages. None if it is not set.
+    """Name of a Pub/Sub topic to create, for example tpu-messages. Cloud Monitoring publishes each
+    notification to it.
     """
     channels: tuple[Text, ...] = ()
     """Existing notification channels of any kind, such as Slack or a webhook:
@@ -251,25 +254,25 @@ class MessagesSettings(Section):
 
 
 class NetworkSettings(Section):
-    """The network of VM and TPU: one of the stack's own, or one that is there already."""
+    """The network of the VM and the TPU: the stack creates one, or uses an existing one."""
 
     create: bool = True
-    """Make a network with a subnet, Private Google Access and Cloud NAT. false: use `network.name`.
+    """Create a network with a subnet, Private Google Access and Cloud NAT. With false, the stack
+    uses `network.name`.
     """
     project: Text | None = None
-    """Project of the existing network, if it is another: the host project of a Shared VPC. Only
-    with `network.create: false` and architecture vm.
+    """Host project of the existing network, if it is a Shared VPC network. Requires
+    `network.create: false` and `architecture: vm`.
     """
     name: Text | None = None
-    """Name of the existing network (`default` if it is not set). Only with `network.create: false`.
-    """
+    """Name of the existing network (`default` by default). Requires `network.create: false`."""
     subnetwork: Text | None = None
-    """Name of its subnetwork in the TPU's region (the network's name if it is not set). Only with
+    """Name of its subnet in the TPU's region (the network's name by default). Requires
     `network.create: false`.
     """
     subnet_range: Text | None = None
-    """Address range of the subnetwork, for example 10.10.0.0/20. The stack's own network gets this
-    range; in an existing network, a TPU node must not overlap it.
+    """Address range of the subnet, for example 10.10.0.0/20. A network that the stack creates gets
+    this range. In an existing network, a TPU Node must not overlap it.
     """
 
     @property
@@ -287,16 +290,16 @@ class NetworkSettings(Section):
 
 
 class RecoverySettings(Section):
-    """Recovery: whether the agent recreates a lost TPU, and how often."""
+    """Recovery: whether the agent recreates a preempted or broken TPU, and how often."""
 
     enabled: bool = False
-    """Whether the VM recreates a TPU that was preempted or no longer works. Not with
-    `training.runOn: tpu`, nor for TPUs that Google deletes after a while.
+    """Let the agent on the VM recreate a TPU that was preempted or no longer works. It can't be
+    used with `training.runOn: tpu`, or with a TPU that Google deletes at a set time.
     """
     preemptions_per_day: int = Field(default=48, ge=1, le=1000)
-    """How many preempted TPUs a day are recreated (1 to 1000)."""
+    """How many preempted TPUs the agent recreates in a day."""
     failures_per_day: int = Field(default=10, ge=1, le=1000)
-    """How many TPUs a day are recreated because they do not work (1 to 1000)."""
+    """How many broken TPUs the agent recreates in a day."""
 
 
 # --- The settings of a stack as one typed object. Nothing here knows the engine or the cloud
@@ -314,21 +317,24 @@ class StackSettings(Section, strict=False):
     """Everything that one stack file says."""
 
     project: Text
-    """Google Cloud project that everything is created in."""
+    """Google Cloud project in which everything is created."""
     zone: Text
-    """Zone of the TPU and the VM, for example us-central1-a. An AI zone's VM is in its parent."""
+    """Zone of the TPU and the VM, for example us-central1-a. With an AI zone, the VM is in the
+    parent zone.
+    """
     name_prefix: Text | None = None
-    """Prefix of the names of all resources. tpu-stack-STACK, or tpu-stack-STACK-OWNER, if it is not
-    set.
+    """Prefix of all resource names. By default tpu-stack-STACK, or tpu-stack-STACK-OWNER if `owner`
+    is set.
     """
     owner: Text | None = None
-    """Person whom the stack belongs to, for example ada: part of all names, so that two engineers
-    can have stacks of the same name in one project. With another one, or none, everything is
-    recreated. Not with namePrefix.
+    """The person that the stack belongs to, for example ada. All resource names contain it, so that
+    two engineers can use one stack name in one project. If you change or remove it, everything is
+    recreated. It can't be used with `namePrefix`.
     """
     architecture: machines.Architecture = machines.Architecture.VM
-    """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
-    are not on its list).
+    """vm creates a TPU VM of the Cloud TPU API. compute creates a VM of Compute Engine with a TPU
+    (v5p, v6e or TPU7x). node creates a TPU Node, the legacy architecture, which Google offers only
+    to projects on its list.
     """
     tpu: machines.TpuSettings = machines.TpuSettings()
     """The TPU."""
@@ -341,24 +347,30 @@ class StackSettings(Section, strict=False):
     training: machines.TrainingSettings = machines.TrainingSettings()
     """The training."""
     jobs: JobsSettings = JobsSettings()
-    """Whether the stack runs the jobs of a queue in place of one training."""
+    """The job queue."""
     messages: MessagesSettings = MessagesSettings()
-    """Whom the machine tells how jobs and trainings end."""
+    """Notifications."""
     limits: LimitsSettings = LimitsSettings()
-    """When the TPU is taken down without a `pulumi destroy`."""
+    """Time limits of the TPU."""
     recovery: RecoverySettings = RecoverySettings()
-    """Whether the agent recreates a lost TPU."""
+    """Recovery of a preempted TPU."""
     budget: BudgetSettings | None = None
-    """A budget with alerts. None if it is not set."""
+    """A budget with alerts. Without it, the stack has no budget."""
     enable_apis: bool = True
-    """Enable the Google APIs that the stack needs. false: an administrator enables them."""
+    """Enable the Google APIs that the stack needs. With false, an administrator must enable them.
+    """
     labels: dict[str, str] = Field(default_factory=dict)
-    """Labels for every resource that can have labels."""
+    """Labels for every resource that supports labels."""
 
     @property
     def is_node(self) -> bool:
         """Whether the TPU is a classic node, and not a TPU VM."""
         return self.architecture is machines.Architecture.NODE
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the TPU is a machine of Compute Engine, which is the stack's only machine."""
+        return self.architecture is machines.Architecture.COMPUTE
 
     @property
     def trains_on_tpu(self) -> bool:
@@ -393,9 +405,10 @@ class StackSettings(Section, strict=False):
         """Zone of the VM: the TPU's, or the parent of an AI zone, which has no usual machines.
 
         The parent of `us-central1-ai1a` is `us-central1-a`
-        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24).
+        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24). With
+        architecture compute the TPU is the VM.
         """
-        return _AI.sub("-", self.zone)
+        return self.zone if self.is_compute else _AI.sub("-", self.zone)
 
     @property
     def region(self) -> str:
@@ -407,8 +420,8 @@ class StackSettings(Section, strict=False):
     def _owner_fits_into_names(cls, owner: str | None) -> str | None:
         if owner is not None and not _OWNER.fullmatch(owner):
             raise ValueError(
-                "is no part of a name (lower-case letters, digits and hyphens, no hyphen first or "
-                "last)"
+                "can't be part of a name (lower-case letters, digits and hyphens, no hyphen "
+                "first or last)"
             )
         return owner
 
@@ -425,7 +438,7 @@ class StackSettings(Section, strict=False):
         if len(labels) > _MOST_LABELS:
             why.append(f"has {len(labels)} labels, but Google allows {_MOST_LABELS} of yours")
         if own:
-            why.append(f"has {own}, which is the stack's own: by it all that it makes is found")
+            why.append(f"has {own}, which the stack uses to find its own resources")
         if wrong:
             why.append(
                 f"has {wrong}, but Google allows lower-case letters, digits, - and _, at most 63 "

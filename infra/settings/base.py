@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
 
+from tpu_core.words import plural
+
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
@@ -103,7 +105,7 @@ class Problem:
     """One problem: the setting, its value, what is wrong with it, and what would be right."""
 
     setting: str
-    """Path as in the stack file, e.g. `tpu.acceleratorType`."""
+    """Path as in the stack file, for example `tpu.acceleratorType`."""
     value: object
     why: str
     cure: str
@@ -129,9 +131,9 @@ def secret_problem(setting: str) -> Problem:
     return Problem(
         setting,
         "[secret]",
-        "is a secret, but settings stand in clear in the state and in what is made of them",
-        "Set it without --secret if all may read it; a token belongs in Secret Manager, from which "
-        "the training reads it (docs/gitops.md)",
+        "is a secret, but settings are stored unencrypted in the state and in the resources",
+        "Set it without --secret if it is public. Put a token in Secret Manager, from which the "
+        "training reads it (docs/ci-cd.md)",
     )
 
 
@@ -154,16 +156,11 @@ class SettingsError(Exception):
         self.stack = stack
         self.problems = tuple(problems)
         self.rest = rest
-        count = counted(len(problems), "problem")
+        count = plural(len(problems), "problem")
         lines = [f"{count} in the settings of stack {stack!r} (stacks/Pulumi.{stack}.yaml):"]
         lines += [f"  - {problem}" for problem in problems]
         lines.append("Nothing was created or changed.")
         super().__init__("\n".join(lines))
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 problem`, `2 problems`, and so on."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _shown(value: object) -> str:

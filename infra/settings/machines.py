@@ -28,27 +28,35 @@ class DiskMode(StrEnum):
 
 
 class DataDisk(Section):
-    """A disk of the stack's own (`name`), or one that is there already (`source`)."""
+    """A data disk that the stack creates (`name`), or an existing one (`source`)."""
 
     name: Text | None = None
-    """Name of a disk to make; its full name begins with the TPU's name."""
+    """Name of a disk to create. The TPU's name is put before it."""
     size_gib: int | None = Field(default=None, ge=10, le=65536)
-    """Size of a disk to make, in GiB (10 to 65536). It can grow later, but not shrink. Required
+    """Size of a disk to create, in GiB. You can increase it later, but not decrease it. Required
     unless `snapshot` gives the size.
     """
     type: TpuDiskType | None = None
-    """Type of a disk to make. The TPU's default if it is not set (pd-balanced up to v5p,
-    hyperdisk-balanced for v6e).
+    """Type of a disk to create. By default pd-balanced up to v5p, and hyperdisk-balanced for v6e.
     """
     snapshot: Text | None = None
-    """Snapshot to make the disk from, for example projects/PROJECT/global/snapshots/NAME."""
+    """Snapshot to create the disk from, for example projects/PROJECT/global/snapshots/NAME."""
     source: Text | None = None
     """An existing disk in the TPU's zone: projects/PROJECT/zones/ZONE/disks/NAME."""
     mode: DiskMode = DiskMode.READ_WRITE
-    """read-write (for a TPU with one host), or read-only (for any number of hosts and slices)."""
+    """read-write works for a TPU with one host. read-only works for any number of hosts and slices.
+    """
 
 
 # --- TPU
+
+
+class BootDiskType(StrEnum):
+    """Kinds of disk that machines of Compute Engine boot from; which of them depends on the TPU."""
+
+    PD_BALANCED = "pd-balanced"
+    HYPERDISK_BALANCED = "hyperdisk-balanced"
+
 
 _ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -59,6 +67,7 @@ class Architecture(StrEnum):
 
     VM = "vm"
     NODE = "node"
+    COMPUTE = "compute"
 
 
 class Capacity(StrEnum):
@@ -72,45 +81,44 @@ class Capacity(StrEnum):
 
 
 class QueueSettings(Section):
-    """How long to queue for the TPU. All of it may be left out: `queued: {}`."""
+    """How a queued resource waits for the TPU. Every setting is optional: `queued: {}`."""
 
     enabled: bool = True
-    """Whether the TPU comes from the queue; false creates a spot TPU VM without it."""
+    """Request the TPU as a queued resource. With false, a spot TPU VM is created directly."""
 
     wait_minutes: float = Field(default=60.0, ge=1, le=7 * 24 * 60)
-    """How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; the request keeps
-    its place, and the next `pulumi up` keeps waiting.
+    """Minutes for which `pulumi up` waits for the TPU. Then it fails, but the queued resource keeps
+    its place. The next `pulumi up` continues to wait.
     """
     fallback_zones: tuple[Text, ...] = ()
-    """Further zones of the same region to queue in, one after the other, when `zone` has no
-    capacity: both by `pulumi up` and, with `recovery.enabled`, by the VM. VM and bucket stay.
+    """Other zones of the same region, which are tried in order when `zone` has no capacity. `pulumi
+    up` tries them, and so does the agent with `recovery.enabled`. The VM and the bucket don't move.
     """
     zone_minutes: float | None = Field(default=None, ge=0.1, le=7 * 24 * 60)
-    """How many minutes a request waits in a zone before it moves to the next one (0.1 to 10080;
-    15 if it is not set). Its place in the queue of the zone is given up. With
-    `tpu.queued.fallbackZones` only.
+    """Minutes for which a queued resource waits in a zone (15 by default). Then it is deleted,
+    loses its place, and is created in the next zone. Requires `tpu.queued.fallbackZones`.
     """
     valid_until: AwareDatetime | None = None
-    """When Google gives up the request, for example 2026-12-31T18:00:00Z. Without it, the request
-    queues for as long as it takes.
+    """When Google cancels the queued resource, for example 2026-12-31T18:00:00Z. Without it, the
+    queued resource waits without a deadline.
     """
     reservation: Text | None = None
-    """Reservation to take the TPU from: its name, or
-    projects/PROJECT/locations/ZONE/reservations/NAME of another project. With `tpu.capacity:
-    reserved` only; any reservation of the project if it is not set.
+    """Name of the reservation that provides the TPU, or
+    projects/PROJECT/locations/ZONE/reservations/NAME in another project. By default, any
+    reservation of the project. Requires `tpu.capacity: reserved`.
     """
     reservation_bound: bool = False
-    """Whether the reservation was made in calendar mode, and so ends: Google deletes the TPU with
-    it. With `tpu.queued.reservation` only.
+    """The reservation was created in calendar mode. Google deletes the TPU when it ends. Requires
+    `tpu.queued.reservation`.
     """
     # At most 7 days: docs.cloud.google.com/tpu/docs/request-using-flex-start, 2025-09-04.
     run_hours: float | None = Field(default=None, gt=0, le=168)
-    """After how many hours Google deletes the TPU (at most 168: 7 days). With `tpu.capacity:
-    flex-start` only, and required there.
+    """Hours after which Google deletes the TPU, at most 168 (7 days). Required with `tpu.capacity:
+    flex-start`, and not allowed otherwise.
     """
     guaranteed_hours: float | None = Field(default=None, gt=0, le=365 * 24)
-    """Take only a TPU that is available for at least this many hours (at most 8760). With
-    `tpu.capacity: on-demand` or `reserved` only.
+    """Wait for a TPU that is available for at least this many hours, at most 8760. Requires
+    `tpu.capacity: on-demand` or `reserved`.
     """
 
     @property
@@ -120,71 +128,92 @@ class QueueSettings(Section):
 
 
 class TimeoutSettings(Section):
-    """How many minutes an operation on the TPU may take."""
+    """Minutes that an operation on the TPU can take."""
 
     create_minutes: Minutes = None
-    """Creation (1 to 1440; default: 20). A TPU that queues has `tpu.queued.waitMinutes` instead."""
+    """Minutes to create the TPU (20 by default). With `tpu.queued`, `tpu.queued.waitMinutes`
+    applies instead.
+    """
     update_minutes: Minutes = None
-    """Changes in place, such as another runtime (1 to 1440; default: 20)."""
+    """Minutes to change the TPU in place, for example its runtime (20 by default)."""
     delete_minutes: Minutes = None
-    """Deletion (1 to 1440; default: 20, or 30 for a TPU that queues)."""
+    """Minutes to delete the TPU (20 by default, 30 with `tpu.queued`)."""
 
 
 class TpuSettings(Section):
-    """The TPU: its size, its software and how it is bought."""
+    """The TPU: its size, its software and its provisioning model."""
 
     accelerator_type: Text = "v2-8"
-    """Type and size of the TPU, for example v5litepod-4 or v5p-32."""
+    """Accelerator type: generation and size of the TPU, for example v5litepod-4 or v5p-32. With
+    `architecture: compute`, the machine type, for example ct6e-standard-4t.
+    """
+    topology: Text | None = None
+    """How the chips of a Compute Engine machine are connected, for example 2x2. By default, that of
+    the machine type. Requires `architecture: compute`.
+    """
     slices: int = Field(default=1, ge=1, le=256)
-    """How many TPUs of that type (1 to 256). Several are called NAME-0, NAME-1 and so on. With
-    architecture vm only.
+    """Number of TPUs of that type. Several are named NAME-0, NAME-1 and so on. Requires
+    `architecture: vm`.
     """
     runtime_version: Text | None = None
-    """Software of a TPU VM, for example tpu-vm-tf-2.16.1-pod-se. With architecture
-    vm only, and required there.
+    """Software version of a TPU VM, for example tpu-vm-tf-2.16.1-pod-se. Required with
+    `architecture: vm`, and not allowed with node.
     """
     tensorflow_version: Text | None = None
-    """TensorFlow of a classic TPU node, for example 2.12.1. With architecture node only, and
-    required there.
+    """TensorFlow version of a TPU Node, for example 2.12.1. Required with `architecture: node`, and
+    not allowed with vm.
     """
     cidr_block: Text | None = None
-    """Private addresses of a classic TPU node, for example 10.240.1.0/29. With architecture node
-    only; Google picks a range if it is not set.
+    """Address range of a TPU Node, for example 10.240.1.0/29. By default, Google chooses a range.
+    Requires `architecture: node`.
     """
     capacity: Capacity = Capacity.ON_DEMAND
-    """on-demand, spot (cheaper, can be taken away), preemptible (like spot, for at most 24 hours),
-    reserved, or flex-start (waits for capacity, then stays for `tpu.queued.runHours`; v5e and v6e).
+    """Provisioning model. Google can preempt spot and preemptible TPUs, which cost less;
+    preemptible ones run for at most 24 hours. reserved uses a reservation. flex-start (v5e and v6e)
+    waits for capacity, then runs for `tpu.queued.runHours`.
     """
     queued: QueueSettings | None = None
-    """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
-    is no capacity. A spot TPU always queues, as Google recommends. With architecture vm only.
+    """Request the TPU as a queued resource, which waits for capacity instead of failing. Spot TPUs
+    use queued resources by default, as Google recommends. A group of settings, which can be empty:
+    {}. Requires `architecture: vm`; compute allows `runHours` and `reservation`, without a queue.
     """
     data_disks: tuple[DataDisk, ...] = ()
-    """Disks of a TPU VM besides its boot disk. With architecture vm only."""
+    """Data disks of a TPU VM. Requires `architecture: vm`."""
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
-    """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
-    only.
+    """Size of the boot disk in GiB (100 by default, 200 with `architecture: compute`). Requires
+    `tpu.queued` or `architecture: compute`.
+    """
+    boot_disk_type: BootDiskType | None = None
+    """Type of the boot disk. By default, the best that the machine type allows. Requires
+    `architecture: compute`.
     """
     external_ips: bool = False
-    """Give every host of a TPU VM a public address. Not needed for the training. With architecture
-    vm only.
+    """Give every host of the TPU an external IP address. Training doesn't need one. Not allowed
+    with `architecture: node`.
     """
     tags: tuple[Text, ...] = ()
-    """Network tags of a TPU VM, for firewall rules of an existing network. With architecture vm
-    only.
+    """Network tags of the TPU's hosts, for firewall rules of an existing network. Not allowed with
+    `architecture: node`.
     """
     scopes: tuple[Text, ...] = (FULL_SCOPE,)
-    """Access scopes of a TPU VM's service account. IAM decides what it may do; a trainer on the TPU
-    VM needs the full scope. With architecture vm only.
+    """Access scopes of the TPU's service account. IAM roles grant its permissions. A trainer on
+    the TPU needs the full scope. Not allowed with `architecture: node`.
     """
     secure_boot: bool = False
-    """Let a TPU VM boot only signed software (Shielded VM). With architecture vm only."""
+    """Let the TPU's hosts boot only signed software (Shielded VM). Not allowed with
+    `architecture: node`.
+    """
     autocheckpoint: bool = False
-    """Tell the trainer to save a checkpoint before maintenance, if its framework can. With
-    `tpu.queued` only.
+    """Tell the trainer to save a checkpoint before maintenance, if its framework supports that.
+    Requires `tpu.queued`.
     """
     timeouts: TimeoutSettings = TimeoutSettings()
-    """How long operations on the TPU may take."""
+    """Timeouts of operations on the TPU."""
+
+    @property
+    def compute_disk_gib(self) -> int:
+        """Size of the boot disk of a machine of Compute Engine; Google's default is 10."""
+        return self.boot_disk_gib or 200
 
     @property
     def queue(self) -> QueueSettings | None:
@@ -229,62 +258,62 @@ class ShieldedSettings(Section):
     """Shielded VM, which protects the VM's software against unnoticed changes."""
 
     secure_boot: bool = True
-    """Boot only signed software; your own drivers need false."""
+    """Boot only signed software. Set false to load your own drivers."""
     vtpm: bool = True
-    """A virtual trusted platform module."""
+    """Give the VM a virtual trusted platform module (vTPM)."""
     integrity_monitoring: bool = True
-    """Compare every boot with the first. Needs `vm.shielded.vtpm`."""
+    """Compare every boot with the first one. Requires `vm.shielded.vtpm`."""
 
 
 class InstanceGroupSettings(Section):
-    """A managed instance group of one. All of it may be left out: `instanceGroup: {}`."""
+    """A managed instance group (MIG) of one VM. Every setting is optional: `instanceGroup: {}`."""
 
     initial_delay_seconds: int = Field(default=300, ge=0, le=3600)
-    """Seconds until a new VM must answer its health check (0 to 3600)."""
+    """Seconds until a new VM must answer its health check."""
     check_interval_seconds: int = Field(default=30, ge=5, le=300)
-    """Seconds between two health checks (5 to 300)."""
+    """Seconds between two health checks."""
     failed_checks: int = Field(default=3, ge=1, le=10)
-    """How many checks in a row must fail before the VM is recreated (1 to 10)."""
+    """Number of checks in a row that must fail before the VM is recreated."""
 
 
 class VmSettings(Section):
-    """The VM: it drives the TPU by gRPC, so it can be small if the model fits into its memory."""
+    """The VM drives the TPU by gRPC. It can be small if the model fits into its memory."""
 
     machine_type: Text = "n1-standard-2"
     """Compute Engine machine type, for example n2-highmem-8."""
     capacity: VmCapacity = VmCapacity.ON_DEMAND
-    """on-demand, spot (cheaper, can be stopped by Google at any moment) or preemptible (like spot,
-    for at most 24 hours).
+    """Provisioning model. Google can preempt spot and preemptible VMs, which cost less; preemptible
+    ones run for at most 24 hours.
     """
     termination_action: TerminationAction | None = None
-    """What Google does with a spot VM that it takes away: stop (the default), or delete. With
-    `vm.capacity: spot` only.
+    """What Google does when it preempts a spot VM: stop it (the default), or delete it. Requires
+    `vm.capacity: spot`.
     """
     instance_group: InstanceGroupSettings | None = None
-    """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: after
-    a preemption, deletion or failure it comes back and resumes training.
+    """Let a managed instance group (MIG) recreate the VM after a preemption, deletion or failure.
+    Training then resumes. A group of settings, which can be empty: {}.
     """
     image: Text = "debian-cloud/debian-12"
-    """Boot image as PROJECT/FAMILY; the start-up script is written for Debian 12."""
+    """Boot image as PROJECT/FAMILY. The startup script is written for Debian 12."""
     boot_disk_gib: int = Field(default=50, ge=20, le=65536)
-    """Size of the boot disk in GiB (20 to 65536)."""
+    """Size of the boot disk in GiB."""
     boot_disk_type: DiskType = DiskType.BALANCED
-    """pd-balanced, pd-standard or pd-ssd."""
+    """Type of the boot disk."""
     keep_boot_disk: bool = False
-    """Keep the boot disk when the VM is deleted or replaced; the next VM boots from it, with
+    """Keep the boot disk when the VM is deleted or replaced. The next VM boots from it, with
     everything that was installed. `pulumi destroy` deletes it.
     """
     public_ip: bool = False
-    """Give the VM a public address. Not needed for the training."""
+    """Give the VM an external IP address. Training doesn't need one."""
     os_login: bool = True
-    """Let IAM decide who may log in by SSH, instead of keys in metadata."""
+    """Use OS Login: IAM controls who can log in by SSH, instead of keys in the metadata."""
     serial_port_logging: bool = True
-    """Send the serial port's output to Cloud Logging, for `tpustack logs`."""
+    """Send the serial port output to Cloud Logging, where `tpustack logs` reads it."""
     shielded: ShieldedSettings = ShieldedSettings()
     """Shielded VM."""
     ops_agent: bool = False
-    """Install Google's Ops Agent for memory and disk metrics and for logs. If that fails, training
-    continues without it.
+    """Install Google's Ops Agent for memory and disk metrics and for logs. If the installation
+    fails, training continues without it.
     """
 
 
@@ -299,30 +328,30 @@ class RunOn(StrEnum):
 
 
 class TrainingSettings(Section):
-    """The training: what runs, where, on which data."""
+    """The training: what runs, where, and on which data."""
 
     run_on: RunOn = RunOn.VM
-    """vm: the VM drives the TPU by gRPC. tpu: worker 0 of the TPU VM runs the trainer itself
-    (architecture vm only).
+    """With vm, the VM runs the trainer and drives the TPU by gRPC. With tpu, worker 0 of the TPU VM
+    runs the trainer. `architecture: compute` has tpu alone, node has vm alone.
     """
     job: Text = "train"
-    """Name of this run; its results are under jobs/NAME in the bucket, or jobs/NAME-DIGEST with
-    `training.data` or `training.args`, so that other data and other arguments each start a new job.
-    A finished job is not run again: give the next one a new name.
+    """Name of this run. Its results are under jobs/NAME in the bucket. With `training.data` or
+    `training.args` they are under jobs/NAME-DIGEST, so that other data or arguments start a new
+    run. A finished run doesn't start again: give the next one a new name.
     """
     wheel: Text | None = None
-    """Wheel of the training package, relative to the project's root. The newest
-    dist/tpu_stack_training-*.whl if it is not set.
+    """Wheel of the training package, relative to the project's root. By default, the newest
+    dist/tpu_stack_training-*.whl.
     """
     data: Text | None = None
-    """Directory, relative to the project's root, that `tpu-training data convert` wrote; its files
-    become objects under data/ in the bucket.
+    """Directory that `tpu-training data convert` wrote, relative to the project's root. Its files
+    are uploaded to data/ in the bucket.
     """
     args: tuple[Text, ...] = ()
-    """Further arguments of `tpu-training train-and-evaluate`."""
+    """More arguments of `tpu-training train-and-evaluate`."""
     tensorflow_version: Text | None = None
-    """TensorFlow on the machine that runs the trainer; it must agree with the TPU's. The TPU's own
-    version if it is not set.
+    """TensorFlow version on the machine that runs the trainer. It must match the TPU's version,
+    which is the default.
     """
     model_memory_gib: float = Field(default=2.0, ge=0.1, le=12288)
-    """Memory in GiB that the model needs on the VM, where it is initialised (0.1 to 12288)."""
+    """Memory in GiB that the model needs on the VM, which initializes it."""

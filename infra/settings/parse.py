@@ -36,7 +36,7 @@ _LIMITS: Final[Mapping[str, tuple[str, str, str]]] = {
     "greater_than_equal": ("ge", "is too small", "Use at least {0}"),
     "greater_than": ("gt", "is too small", "Use more than {0}"),
     "less_than_equal": ("le", "is too large", "Use at most {0}"),
-    "enum": ("expected", "is not known here", "Use {0}"),
+    "enum": ("expected", "is unknown", "Use {0}"),
 }
 _KINDS: Final[Mapping[str, str]] = {
     "bool": "true or false",
@@ -44,11 +44,11 @@ _KINDS: Final[Mapping[str, str]] = {
     "float": "a number",
     "finite_number": "a finite number",
     "string": "text",
-    "model": "a group of settings",
-    "dict": "a group of names and values",
+    "model": "a map of settings",
+    "dict": "a map of names and values",
     "tuple": "a list",
     "datetime": "a time",
-    "timezone": "a time with its zone, such as Z at its end",
+    "timezone": "a time with a time zone, such as Z at its end",
 }
 
 
@@ -92,12 +92,12 @@ def _astray(key: str, namespace: str, name: str, value: object) -> Problem | Non
         cure = f"Set it as {PROJECT_KEY}"
         return Problem(key, value, "is the provider's setting, not this program's", cure)
     if key in ("gcp:zone", "gcp:region"):
-        cure = f"Set {NAMESPACE}:zone, whose region is that of all resources"
-        return Problem(key, value, "is a default of the provider, which decides nothing here", cure)
+        cure = f"Set {NAMESPACE}:zone, whose region all resources use"
+        return Problem(key, value, "is a default of the provider, which has no effect here", cure)
     if namespace in ("gcp", "pulumi"):
         return None
     cure = f"Write {NAMESPACE}:{name}" if name in _NAMES else f"Use {NAMESPACE} or gcp"
-    return Problem(key, value, "is in a namespace that nothing here reads", cure)
+    return Problem(key, value, "is in a namespace that this program doesn't read", cure)
 
 
 def _dates(value: object, path: Location) -> Iterator[Problem]:
@@ -105,8 +105,8 @@ def _dates(value: object, path: Location) -> Iterator[Problem]:
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _dates(below, (*path, key))
     elif isinstance(value, datetime.date):
-        why = "is a date in YAML, which Pulumi hands on in a form of its own"
-        yield Problem(_dotted(path), value, why, "Put it between quotes")
+        why = "is a date in YAML, which Pulumi passes on in another format"
+        yield Problem(_dotted(path), value, why, "Put it in quotes")
 
 
 def _validated(values: Mapping[str, Any]) -> StackSettings:
@@ -151,7 +151,7 @@ def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
     """Return what an error of pydantic's means to the author of a stack file."""
     kind, described = error["type"], _description(path)
     if kind == "extra_forbidden":
-        return "is a setting that does not exist", _nearest(path)
+        return "is not a setting", _nearest(path)
     if kind == "missing":
         return "is required", f"Set it: {described}"
     if kind == "value_error":
@@ -161,7 +161,7 @@ def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
         limit = error["ctx"][key]
         return why, cure.format(f"{limit:g}" if isinstance(limit, float) else limit)
     if kind == "string_too_short":
-        return "is empty", f"Set it or leave it out: {described}"
+        return "is empty", f"Set or remove it: {described}"
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
             section = _section(path) if prefix == "model" else None
@@ -192,7 +192,7 @@ def _nearest(path: Location) -> str:
     close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.6)
     if close:
         return f"Did you mean {_dotted((*path[:-1], close[0]))}?"
-    return f"There are: {', '.join(names)}"
+    return f"Choose from: {', '.join(names)}"
 
 
 def _by_alias(section: type[Section]) -> dict[str, FieldInfo]:
@@ -261,7 +261,9 @@ def load_stack_file(path: Path) -> StackSettings:
         document = load_yaml(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         files = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
-        cure = f"There are: {', '.join(files) or 'none'}"
+        close = difflib.get_close_matches(stack, files, n=1)
+        cure = f"{f'Did you mean {close[0]}? ' if close else ''}Existing files: "
+        cure += ", ".join(files) or "none"
         raise _refusal(stack, f"has no file {path.name}", cure) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
@@ -272,13 +274,14 @@ def load_stack_file(path: Path) -> StackSettings:
     document = document if isinstance(document, dict) else {}
     config = document.get("config")
     if config is not None and not isinstance(config, dict):
-        why, cure = "is not a group of settings", "Write one setting a line"
+        why, cure = "is not a map of settings", "Write one setting per line"
         raise SettingsError(stack, [Problem("config", config, why, cure)])
     if unnamed := [key for key in config or {} if not isinstance(key, str)]:
-        why, cure = "is no setting's name", "Write NAME: VALUE, such as tpu-stack:zone: us-west4-a"
+        why = "is not the name of a setting"
+        cure = "Write NAME: VALUE, such as tpu-stack:zone: us-west4-a"
         raise SettingsError(stack, [Problem("config", key, why, cure) for key in unnamed])
     outside = {str(key): document[key] for key in document if key not in _PULUMIS}
-    why, cure = "is next to config, where Pulumi does not read it", "Indent it, below config"
+    why, cure = "is next to config, where Pulumi doesn't read it", "Indent it, below config"
     known = [Problem(key, value, why, cure) for key, value in outside.items()]
     meant = {key: outside[key] for key in outside if key.startswith((f"{NAMESPACE}:", "gcp:"))}
     return parse({**meant, **(config or {})}, stack, known)
@@ -308,7 +311,7 @@ def load_yaml(text: str) -> Any:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            raise yaml.YAMLError(f"it nests more than {DEEPEST} deep")
+            raise yaml.YAMLError(f"it nests more than {DEEPEST} levels deep")
     try:
         document = yaml.load(text, Loader=Loader)
     except (ValueError, TypeError, AttributeError, LookupError) as error:
@@ -324,9 +327,9 @@ def _require_bounded(document: object) -> None:
         value, depth = waiting.pop()
         seen += 1
         if seen > MOST:
-            raise yaml.YAMLError(f"it has more than {MOST} values, aliases counted each time")
+            raise yaml.YAMLError(f"it has more than {MOST} values, counting each use of an alias")
         if depth > DEEPEST:
-            raise yaml.YAMLError(f"it nests more than {DEEPEST} deep, or in itself")
+            raise yaml.YAMLError(f"it nests more than {DEEPEST} levels deep, or contains itself")
         if isinstance(value, dict):
             waiting += [(each, depth + 1) for pair in value.items() for each in pair]
         elif isinstance(value, (list, tuple, set)):

@@ -131,8 +131,8 @@ class Admin:
         if not request.path.startswith(_ROOT) or not known:
             raise ApiError(
                 404,
-                "this is the local Google Cloud's proxy; `python -m localcloud env` prints how "
-                "clients reach it",
+                "this is the local Google Cloud's proxy. Run `python -m localcloud env` for the "
+                "variables that clients need",
             )
         handler = self._handlers.get((request.verb, request.path.removeprefix(_ROOT)))
         if handler is None:

@@ -56,6 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = cli.main(arguments, prog_name=name, standalone_mode=False) or 0
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as asked:
+        asked.show()
+        return asked.exit_code
+    except click.UsageError as error:
+        text = error.format_message()
+        text = text if text.endswith((".", "?")) else f"{text}."
+        advice = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
+        click.echo(f"error: {text}{advice}", err=True)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -224,7 +233,7 @@ def forward(home: Path, seconds: float) -> None:
 @home_option
 @json_option
 @click.argument("member", required=False)
-@click.option("--clear", is_flag=True, help="Forget them afterwards.")
+@click.option("--clear", is_flag=True, help="Clear the list afterwards.")
 def permissions(home: Path, member: str | None, as_json: bool, clear: bool) -> None:
     """Show which permissions calls have asked for since the start: what a least role needs.
 
@@ -259,7 +268,7 @@ def reach(home: Path, as_json: bool, source: str, destination: str) -> int:
     if as_json:
         print(json.dumps(answer, indent=2))
     else:
-        verb = "reaches" if answer["reached"] else "does not reach"
+        verb = "reaches" if answer["reached"] else "can't reach"
         print(f"{answer['source']} {verb} {answer['destination']} at port {answer['port']}")
         print(*(f"  {step}" for step in answer["steps"]), sep="\n")
     return 0 if answer["reached"] else 1
@@ -289,12 +298,19 @@ def clear(home: Path) -> None:
 @home_option
 @click.argument("method")
 @click.option("--resource", default="*", help="Pattern over request paths (default: all).")
-@click.option("--status", type=int, default=503, help="0: none, only slow or lost (default: 503).")
+@click.option(
+    "--status",
+    type=int,
+    default=503,
+    help="0 sends none: the call is only slow or lost (default: 503).",
+)
 @click.option("--message", default="", help="The error's message.")
-@click.option("--delay", type=float, default=0.0, help="Seconds to hold the call back.")
-@click.option("--count", type=int, default=0, help="How many calls it hits (default: all).")
+@click.option("--delay", type=float, default=0.0, help="Seconds to delay the call.")
+@click.option("--count", type=int, default=0, help="How many calls fail (default: all).")
 @click.option("--skip", type=int, default=0, help="How many calls pass first.")
-@click.option("--probability", type=float, default=1.0, help="0 to 1 (default: 1).")
+@click.option(
+    "--probability", type=float, default=1.0, help="Probability from 0 to 1 (default: 1)."
+)
 @click.option("--carried-out", is_flag=True, help="The call takes effect first.")
 def add(home: Path, **fault: Any) -> None:
     """Make calls of METHOD, a pattern such as storage.objects.*, fail, hang or be slow."""
@@ -351,16 +367,16 @@ def _breaks(what: str, text: str, *parameters: Any) -> None:
 
 
 _off = click.option("--off", is_flag=True, help="Lift it.")
-_breaks("preempt", "Take the TPU or spot VM called NAME away.")
-_breaks("dead", "Let the TPU called NAME be dead while the API says READY.")
-_breaks("hang", "Let the VM or TPU called NAME stand still.", _off)
-_breaks("full-disk", "Let processes on the VM called NAME write no file.", _off)
+_breaks("preempt", "Preempt the TPU or spot VM NAME.")
+_breaks("dead", "Turn off the hosts of TPU NAME while the API reports READY.")
+_breaks("hang", "Make the VM or TPU NAME hang.", _off)
+_breaks("full-disk", "Fill the disk of VM NAME: its processes can't write files.", _off)
 _breaks(
     "kill",
-    "Kill processes of the VM called NAME whose command lines match the expression PROCESS.",
+    "Kill processes of VM NAME whose command lines match the regular expression PROCESS.",
     click.argument("process"),
 )
-_breaks("expire-tokens", "Let the tokens of the VM or TPU called NAME be expired.")
+_breaks("expire-tokens", "Revoke the tokens of the VM or TPU NAME.")
 _breaks("delete-objects", "Delete objects of a bucket; NAME is BUCKET/NAME.")
 
 
@@ -368,7 +384,7 @@ _breaks("delete-objects", "Delete objects of a bucket; NAME is BUCKET/NAME.")
 @home_option
 @json_option
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--check", is_flag=True, help="Only read it.")
+@click.option("--check", is_flag=True, help="Only check the file.")
 def run(home: Path, as_json: bool, file: Path, check: bool) -> int:
     """Play the scenario FILE to its end; exit code 1 if an event failed or never happened."""
     try:

@@ -29,7 +29,7 @@ _HOSTS = "/hosts/"
 def put(cloud: Cloud, what: str, sent: Json) -> None:
     """Break what `sent` names; 400 naming all that can be broken for an unknown `what`."""
     if what not in _BREAKABLE:
-        raise invalid(f"{what!r} can't be broken; {', '.join(_BREAKABLE)} can")
+        raise invalid(f"{what!r} can't be broken. Choose from: {', '.join(_BREAKABLE)}")
     _BREAKABLE[what](cloud, sent["name"], sent)
 
 
@@ -93,7 +93,7 @@ def _delete_objects(cloud: Cloud, name: str, sent: Json) -> None:
         for version in found:
             versions.delete(cloud, records.require_bucket(cloud, version.bucket), version)
     if not found:
-        raise invalid(f"no object is called {name}")
+        raise invalid(f"there is no object {name}")
 
 
 _BREAKABLE: dict[str, Callable[[Cloud, str, Json], None]] = {

@@ -101,7 +101,7 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
     try:
         return _request(home, known["port"], verb, name, body or {})
     except (OSError, http.client.HTTPException) as error:
-        raise CommandError(f"the local cloud of {home} does not answer: {error}") from None
+        raise CommandError(f"the local cloud of {home} doesn't answer: {error}") from None
 
 
 def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) 
 
 @click.command()
 @home_option
-@click.option("--port", type=int, help="0 for any free one (default: the last one, or any).")
+@click.option("--port", type=int, help="0 uses any free port (default: the last one, or any).")
 @click.option(
     "--latency",
     type=click.Choice(["none", "real"]),
@@ -174,12 +174,15 @@ def _who_gets_in() -> str:
     TPU workers listen by themselves, and know addresses, not users.
     """
     others = (
-        "other users of this machine are kept out, except from TPU workers"
+        "other users of this computer have no access, except to TPU workers"
         if proxy.knows_users()
-        else "other users of this machine get in: this system does not say whose a connection is"
+        else (
+            "other users of this computer have access, because this system doesn't show who owns "
+            "a connection"
+        )
     )
-    users = "its machines run as you, whatever users they name"
-    return f"{others}; {users}, and what runs there may read your files"
+    users = "its VMs run as you, whatever users they name"
+    return f"{others}; {users}, and programs there can read your files"
 
 
 def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
@@ -189,7 +192,7 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
         if process.poll() is not None and lock_holder(home) is None:
             log = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
             last = log.strip().splitlines()[-1] if log.strip() else "it printed nothing"
-            raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
+            raise CommandError(f"the local cloud exited at once: {last.removeprefix('error: ')}")
         known = running(home)
         if known:
             if known["pid"] != process.pid:
@@ -263,7 +266,7 @@ def status(home: Path, as_json: bool) -> int:
     if as_json:
         print(json.dumps(found, indent=2))
         return 0
-    resources = ", ".join(f"{count} {kind}" for kind, count in found["resources"].items())
+    resources = ", ".join(f"{kind} ({count})" for kind, count in found["resources"].items())
     rows = {
         "listens on": f"127.0.0.1:{found['port']} (pid {found['pid']})",
         "state": found["home"],
@@ -302,7 +305,7 @@ def _stop(home: Path) -> None:
         # It hangs; killing it ends its machines too.
         os.kill(pid, signal.SIGKILL)
         if left := _left(pids, _KILL_SECONDS):
-            raise CommandError(f"these processes do not end: {', '.join(map(str, sorted(left)))}")
+            raise CommandError(f"these processes don't end: {', '.join(map(str, sorted(left)))}")
     print("the local cloud is stopped")
 
 
@@ -327,7 +330,7 @@ def reset(home: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    print("everything is forgotten")
+    print("all resources are deleted")
 
 
 COMMANDS = (start, status, stop, reset)

@@ -104,7 +104,7 @@ def _problems(raw: Any) -> list[str]:
     if ("at" in raw) == ("when" in raw):
         wrong.append("expected either `at` or `when`")
     if "after" in raw and "when" not in raw:
-        wrong.append("after: it goes with `when`; the time since the start is `at`")
+        wrong.append("after: use it with `when`; for a time since the start use `at`")
     for name in ("at", "after", "for"):
         if name in raw:
             wrong += [f"{name}: {problem}" for problem in _time(raw[name], zero=name != "for")]
@@ -119,7 +119,7 @@ def _problems(raw: Any) -> list[str]:
             continue
         wrong += [f"{name}: {problem}" for problem in KINDS[name].check(raw[name])]
         if "for" in raw and not KINDS[name].lasts:
-            wrong.append(f"for: {name} happens at once and has no end")
+            wrong.append(f"for: {name} has no duration")
     return wrong
 
 

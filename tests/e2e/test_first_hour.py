@@ -1,28 +1,33 @@
-"""README's and the first hour's commands, word for word, by two engineers in one project.
+"""README's and the first TPU's commands, word for word, by two engineers in one project.
 
 Each has an empty home with nothing but a way to log in. The project's owner goes by the README; at
-the same time someone goes by the page who has only the role that docs/identity.md has owners make.
+the same time someone goes by the page who has only the role that docs/team.md has owners make.
 The local cloud takes time where people wait on Google (see `hurry`).
 """
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.parse import load_stack_file
 from localcloud.app import LocalCloud, resource_names, soft_deleted_bytes
 from localcloud.core import projects
-from localcloud.core.call import Principal
+from localcloud.core.call import Principal, Request, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.server.proxy import Egress
 from localcloud.services.oauth2 import SCOPES
 from localcloud.services.storage.records import DELETED
 from localcloud.services.tpu import hosts
@@ -83,6 +88,33 @@ def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     made.stop()
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The hosts that are not Google's and that anything asked, machines included."""
+    hosts_asked: set[str] = set()
+    tunnel, fetch = Egress.tunnel, Egress.fetch
+
+    def noted_tunnel(egress: Egress, host: str, port: int) -> socket.socket:
+        hosts_asked.add(host)
+        return tunnel(egress, host, port)
+
+    def noted_fetch(egress: Egress, request: Request, url: str) -> Response:
+        hosts_asked.add(request.host)
+        return fetch(egress, request, url)
+
+    monkeypatch.setattr(Egress, "tunnel", noted_tunnel)
+    monkeypatch.setattr(Egress, "fetch", noted_fetch)
+    return hosts_asked
+
+
+def configured_indexes() -> set[str]:
+    """The hosts that the settings of pip, uv, Pulumi, npm and Go name, and pip's own."""
+    names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "TPUSTACK_PULUMI_RELEASES", "npm_config_registry")
+    urls = [os.environ.get(name, "") for name in names]
+    urls += re.split("[,|]", os.environ.get("GOPROXY", ""))
+    return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
+
+
 def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engineer:
     """Someone in an empty home; logging in makes them `member`."""
     bundle = str(cloud.authority.bundle)
@@ -97,7 +129,7 @@ def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engin
 
 
 def make_deployer(cloud: LocalCloud) -> None:
-    """What docs/identity.md has the project's owner do for an engineer: a role and its grant."""
+    """What docs/team.md has the project's owner do for an engineer: a role and its grant."""
     owner = Client(cloud)
     dev = load_stack_file(ROOT / "stacks" / "Pulumi.dev.yaml")
     role = {"title": "Deployer", "includedPermissions": permissions_of(dev).of_project()}
@@ -123,15 +155,15 @@ def trained(life: Life) -> float:
 
 
 def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
-    cloud: LocalCloud, tmp_path: Path
+    cloud: LocalCloud, tmp_path: Path, asked: set[str]
 ) -> None:
     make_deployer(cloud)
     before = made_in(cloud)
     ada = engineer("ada", DEVELOPER, cloud, tmp_path)
     grace = engineer("grace", GRACE, cloud, tmp_path)
     with ThreadPoolExecutor() as side_by_side:
-        readme = side_by_side.submit(ada.live, commands("README.md", "On Google"))
-        page = side_by_side.submit(grace.live, commands("docs/first-hour.md"))
+        readme = side_by_side.submit(ada.live, commands("README.md", "Use it on Google"))
+        page = side_by_side.submit(grace.live, commands("docs/first-tpu.md"))
         lives = [readme.result(), page.result()]
     assert [trained(life) > 0.9 for life in lives] == [True, True]
     # The engine warns of a provider that it takes from PATH.
@@ -146,3 +178,5 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
     assert soft_deleted_bytes(cloud.cloud) < 10_000_000
     assert all(key.startswith(f"{STATE}/") for key in cloud.cloud.store.keys(DELETED))
     assert cloud.cloud.machines.processes() == []
+    # As docs/commands.md says, Pulumi's own command asks for its newest release.
+    assert asked <= {*configured_indexes(), "api.pulumi.com", "127.0.0.1"}

@@ -1,4 +1,4 @@
-"""What the pages say about importing what is there already, carried out."""
+"""The files that docs/repair.md has for importing what exists already, carried out."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ Pulumi = Callable[..., "subprocess.Popen[str]"]
 PROJECT = "tpu-stack-local"
 BUCKET = f"{PROJECT}-tpu-stack-local"
 SERVICES = f"https://serviceusage.googleapis.com/v1/projects/{PROJECT}/services"
+# In the order of the page.
+BUCKETS, VMS, TPU_VMS, TPU_NODES = range(4)
 
 
-def documented(page: str, number: int = 0, stack: str = "local") -> list[dict[str, Any]]:
-    """The resources in one of the files on a page, as a stack's user would name them."""
-    text = (root() / "docs" / page).read_text(encoding="utf-8")
+def documented(number: int, stack: str = "local") -> list[dict[str, Any]]:
+    """The resources in one of the files on the page, as a stack's user would name them."""
+    text = (root() / "docs" / "repair.md").read_text(encoding="utf-8")
     block: str = re.findall(r"```json\n(.*?)```", text, re.DOTALL)[number]
     for name, value in (
         ("NAMEPREFIX", f"tpu-stack-{stack}"),
@@ -35,7 +37,7 @@ def documented(page: str, number: int = 0, stack: str = "local") -> list[dict[st
     for resource in found:
         for key in ("name", "parent"):
             if resource.get(key) == "component":
-                resource[key] = f"component-{page}"
+                resource[key] = f"component-{number}"
     return found
 
 

@@ -13,7 +13,7 @@ from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
-CURES = {known.id: known.cure for known in known_errors()}
+CURES = {known.id: known.fix for known in known_errors()}
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_pulumi_itself_runs_code_of_a_state_and_with_this_projects_provider_it_d
     stack: Stack, project: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     said = run(project, environment, *REFRESH)
-    assert "names a dynamic provider that is not of this checkout" in said
+    assert "names a dynamic provider that this checkout doesn't have" in said
     assert not (tmp_path / "touched").exists()
 
     definition = yaml.safe_load((project / "Pulumi.yaml").read_text(encoding="utf-8"))

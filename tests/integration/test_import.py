@@ -14,7 +14,7 @@ from localcloud.testing import machine
 from tpu_core.contract import Metadata
 from tpustack.engine.stack import Stack
 
-from .imports import BUCKET, PROJECT, carry_out, documented, enable
+from .imports import BUCKET, BUCKETS, PROJECT, TPU_VMS, VMS, carry_out, documented, enable
 
 Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
@@ -86,7 +86,7 @@ def test_what_is_there_already_is_imported_kept_as_it_is_and_then_the_stacks(
     (node,) = google.get(NODES).json()["nodes"]
     pod = {**POD, "scopes": node["serviceAccount"]["scope"]}
     engine = deploy(tpu=pod, network={"create": False})
-    files = [documented(page) for page in ("state.md", "tpu.md", "vm.md")]
+    files = [documented(kind) for kind in (BUCKETS, TPU_VMS, VMS)]
     carry_out(pulumi, project, [resource for file in files for resource in file])
     assert "replace" not in engine.up(ignore).changes
     assert whose(google) == before

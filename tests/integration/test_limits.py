@@ -79,7 +79,7 @@ def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_b
     stack.says("training finished")
 
     stack.shorten(idleMinutes=0.01)
-    stack.says("tpu-stack-local-tpu is stopped: nothing has trained for 0.01 minutes")
+    stack.says("tpu-stack-local-tpu is stopped: it was idle for 0.01 minutes")
     wait(lambda: stack.tpu() == "STOPPED", "the TPU stops")
     # A change from outside is seen and undone, and the TPU stays off.
     stack.label(team="audio")

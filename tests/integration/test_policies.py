@@ -22,7 +22,7 @@ from tpustack.engine.toolchain import Toolchain
 from tpustack.project import root
 
 PACK = root() / "policy"
-PAGE = (root() / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "cost.md").read_text(encoding="utf-8")
 REPORT = re.compile(r"^Policies:\n((?:    .*\n)+)", re.MULTILINE)
 Config = dict[str, dict[str, Any]]
 
@@ -169,7 +169,9 @@ def test_the_pages_example_is_what_the_engine_prints(
 ) -> None:
     (config,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     (stack, report) = re.findall(
-        r"```console\n\$ pulumi preview --stack (\S+) .*\n...\nPolicies:\n(.*?)```", PAGE, re.DOTALL
+        r"```console\n\$ pulumi preview --stack (\S+) .*\\\n.*\n...\nPolicies:\n(.*?)```",
+        PAGE,
+        re.DOTALL,
     )[0]
     stack_file(stack)
     done = preview(stack, json.loads(config))

@@ -268,6 +268,34 @@ def test_a_preempted_vm_without_a_group_is_started_by_recover(
     engine.destroy(ignore)
 
 
+def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
+    deploy: Callable[..., Stack],
+    google: requests.Session,
+    cloud: LocalCloudCommand,
+    trainer: Path,
+    recover_: Recover,
+) -> None:
+    engine = deploy(
+        architecture="compute",
+        zone="us-east5-a",
+        vm={},
+        tpu={"acceleratorType": "ct6e-standard-4t", "capacity": "spot"},
+        training={"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"},
+    )
+    outputs = engine.up(ignore).outputs
+    mark = f"b/{outputs['bucket_name']}/o/jobs%2Ftrain%2Ffinished"
+    finished = f"https://storage.googleapis.com/storage/v1/{mark}"
+    wait(lambda: google.get(finished).status_code == 200, "the training's end")
+    machine = f"{VMS.replace('us-central1-b', 'us-east5-a')}/{outputs['tpu_name']}"
+    first = google.get(machine).json()["id"]
+    cloud.run("faults", "preempt", outputs["tpu_name"])
+    wait(lambda: google.get(machine).status_code == 404, "its end")
+    assert "The VM is back." in recover_(engine, "--loop")
+    assert google.get(machine).json()["id"] != first
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+
+
 @pytest.mark.parametrize("how", ["preempted", "reset"])
 def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_makes_the_tpu_anew(
     deploy: Callable[..., Stack], google: requests.Session, cloud: LocalCloudCommand, how: str

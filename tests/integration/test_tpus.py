@@ -16,7 +16,7 @@ from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
-from .imports import carry_out, documented, enable
+from .imports import TPU_NODES, carry_out, documented, enable
 
 Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
@@ -25,7 +25,7 @@ PROJECT = "projects/tpu-stack-local"
 NODES = f"https://tpu.googleapis.com/v2alpha1/{PROJECT}/locations/us-central1-b/nodes"
 CLASSIC = NODES.replace("v2alpha1", "v1")
 DISKS = f"https://compute.googleapis.com/compute/v1/{PROJECT}/zones/us-central1-b/disks"
-PAGE = (root() / "docs" / "tpu.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "tpu-types.md").read_text(encoding="utf-8")
 
 
 def ignore(line: str) -> None:
@@ -95,7 +95,7 @@ def replacing(form: str) -> dict[str, Any]:
     """Another value of every setting that the page says replaces a TPU of that form."""
     heading, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.partition("## What a change does")[2].splitlines()
+        for line in PAGE.partition("## What a change does")[2].partition("\n## ")[0].splitlines()
         if line.startswith("| ") and "runOn" not in line
     ]
     column = heading.index(form)
@@ -144,7 +144,7 @@ def test_a_node_that_is_there_already_is_imported_and_another_version_is_install
     made = ids(google, CLASSIC)
     tpu = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "cidrBlock": "172.16.1.0/29"}
     engine = deploy("local-node", tpu=tpu, network={"create": False})
-    carry_out(pulumi, project, documented("tpu.md", 1, "local-node"), "local-node")
+    carry_out(pulumi, project, documented(TPU_NODES, "local-node"), "local-node")
     assert "replace" not in engine.up(ignore).changes
 
     other = {**tpu, "tensorflowVersion": "2.12.0"}
@@ -155,7 +155,7 @@ def test_a_node_that_is_there_already_is_imported_and_another_version_is_install
     assert (there["tensorflowVersion"], there["labels"]) == ("2.12.0", {"team": "audio"})
     assert ids(google, CLASSIC) == made
 
-    changed = {**other, **replacing("classic node")}
+    changed = {**other, **replacing("TPU Node")}
     deploy("local-node", tpu=changed, network={"create": False}, labels={"team": "vision"})
     assert reasons(pulumi, "tpu/node", "local-node") == {
         "acceleratorType",

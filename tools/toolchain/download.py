@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.client
+import os
 import shutil
 import tarfile
 import urllib.request
@@ -11,7 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from toolchain import cache, pins, plugins, processes
 
-_RELEASES = "https://get.pulumi.com/releases/sdk"
+# Every archive is checked against this repository's digest, from whichever mirror it comes.
+_MIRROR, _RELEASES = "TPUSTACK_PULUMI_RELEASES", "https://get.pulumi.com/releases/sdk"
 # Of each connection and each read, not of the whole download.
 _TIMEOUT_SECONDS = 5.0
 _FAILURES = (OSError, http.client.HTTPException)
@@ -66,7 +68,11 @@ def _entry_name() -> str:
 
 
 def _checksums_address() -> str:
-    return f"{_RELEASES}/pulumi-{pins.ENGINE_VERSION}-checksums.txt"
+    return _address(f"pulumi-{pins.ENGINE_VERSION}-checksums.txt")
+
+
+def _address(file: str) -> str:
+    return f"{os.environ.get(_MIRROR) or _RELEASES}/{file}"
 
 
 def _download_engine(folder: Path) -> None:
@@ -77,7 +83,7 @@ def _download_engine(folder: Path) -> None:
     try:
         with (
             processes.patience(f"downloading pulumi {pins.ENGINE_VERSION}"),
-            urllib.request.urlopen(f"{_RELEASES}/{archive}", timeout=_TIMEOUT_SECONDS) as answer,
+            urllib.request.urlopen(_address(archive), timeout=_TIMEOUT_SECONDS) as answer,
             packed.open("wb") as file,
         ):
             shutil.copyfileobj(answer, file)

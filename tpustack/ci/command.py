@@ -23,7 +23,7 @@ from tpustack.cloud.google import Google
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
-from tpustack.stacks import load, path_of, require_file
+from tpustack.stacks import load, path_of
 
 _STACKS = click.option(
     *("--stack", "-s", "stacks"),
@@ -31,13 +31,13 @@ _STACKS = click.option(
     multiple=True,
     help="A stack; may be repeated.",
 )
-_REQUEST = click.option("--request", type=click.IntRange(1), help="The stack pr-N of request N.")
+_REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")
 _POLICIES = click.option(
     *("--policies-of", "policies"),
     metavar="REVISION",
-    help="Ask the rules of this revision: the target branch, before the change.",
+    help="Use the policies of this revision, such as the target branch.",
 )
-_REFRESH = click.option("--refresh", is_flag=True, help="Look for changes made by hand, too.")
+_REFRESH = click.option("--refresh", is_flag=True, help="Refresh first, to find manual changes.")
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _OUTPUT = click.option(
     "--output",
@@ -48,28 +48,28 @@ _OUTPUT = click.option(
 )
 # Added to every text that a request's own code has produced.
 _FORGEABLE = (
-    "The request's own code made this preview. The plan that counts is made after the merge, and "
-    "shown where the deployment is approved."
+    "This pull request's own code made the preview. The plan that counts is made after the merge, "
+    "and shown where you approve the deployment."
 )
 
 
 @click.group("ci")
 def command() -> None:
-    """Preview, deploy, look for drift and sweep, in a pipeline or on a laptop.
+    """Preview, deploy, detect drift and sweep, in a pipeline or on a laptop.
 
-    Exit codes: 0 nothing changes, 3 changes, 4 drift, 5 policy violation, 1 failure, 2 wrong
-    command line. The pipeline's stacks are in stacks/pipeline.yaml.
+    Exit codes: 0 no changes, 1 failure, 2 usage error, 3 changes, 4 drift, 5 policy violation.
+    stacks/pipeline.yaml lists the pipeline's stacks.
     """
 
 
-@command.command("preview")
+@command.command("preview", short_help="Preview the stacks that a change touches.")
 @click.option("--base", help="Compare with this revision, such as origin/main.")
 @_STACKS
 @_REQUEST
 @click.option(
     "--reviewed",
     type=_FOLDER,
-    help="Folder of the request's plans; what goes beyond them is a failure.",
+    help="Folder of the pull request's plans; changes beyond them are a failure.",
 )
 @_POLICIES
 @_REFRESH
@@ -83,14 +83,14 @@ def _preview(
     refresh: bool,
     output: Path,
 ) -> None:
-    """Preview the stacks that a change touches, side by side, and keep their plans.
+    """Preview the stacks that a change touches, in parallel, and keep their plans.
 
-    With --base, the rules of that revision are asked, not those of the change. With --base and
-    --stack: those of these stacks that it touches.
+    --base uses that revision's policies instead of the change's. With --stack, it previews only
+    those of the named stacks that the change touches.
     """
     chosen = _chosen(stacks, request)
     if not chosen and base is None:
-        raise errors.UsageError("nothing says what to preview. Use --base, --stack or --request")
+        raise errors.UsageError("nothing to preview. Use --base, --stack or --request")
     if base is not None and request is None:
         files = pipeline.changed_files(root(), base)
         changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
@@ -100,14 +100,14 @@ def _preview(
     _run("preview", output, chosen, lambda run: deployment.preview(run, chosen, how), policies)
 
 
-@command.command("deploy")
+@command.command("deploy", short_help="Deploy stacks in the pipeline's order.")
 @_STACKS
 @_REQUEST
 @click.option(
-    "--branch", help="With --request: its branch; the stack is swept when the branch is gone."
+    "--branch", help="With --request: its branch. The PR stack is swept when that is gone."
 )
 @click.option(
-    "--plans", type=_FOLDER, help="Folder of the reviewed plans; nothing beyond them is done."
+    "--plans", type=_FOLDER, help="Folder of the reviewed plans; changes beyond them are refused."
 )
 @_POLICIES
 @_REFRESH
@@ -121,10 +121,10 @@ def _deploy(
     refresh: bool,
     output: Path,
 ) -> None:
-    """Deploy stacks one after the other, in the order of stacks/pipeline.yaml."""
+    """Deploy stacks in the order of stacks/pipeline.yaml."""
     settings = pipeline.load_pipeline(root())
     if (request is None) != (branch is None):
-        raise errors.UsageError("--request and --branch need each other")
+        raise errors.UsageError("use --request and --branch together")
     pipeline.require_listed(stacks, settings)
     chosen = _chosen(stacks, request)
     tags = None
@@ -137,25 +137,25 @@ def _deploy(
     _run("deploy", output, stacks, lambda run: deployment.deploy(run, stacks, how), policies)
 
 
-@command.command("drift")
+@command.command("drift", short_help="Find manual changes.")
 @_STACKS
 @_OUTPUT
 def _drift(stacks: tuple[str, ...], output: Path) -> None:
-    """Find what was changed by hand. Writes neither the state nor the cloud."""
+    """Detect manual changes. Writes neither the state nor the cloud."""
     chosen = _chosen(stacks, None) or list(pipeline.load_pipeline(root()).stacks)
     _run("drift", output, [], lambda run: drift.drift(run, chosen))
 
 
-@command.command("sweep")
-@click.option("--remote", default="origin", show_default=True, help="Whose branches count.")
+@command.command("sweep", short_help="Delete the stacks of closed pull requests.")
+@click.option("--remote", default="origin", show_default=True, help="The remote to compare with.")
 @click.option(
-    "--remove-orphans", is_flag=True, help="Delete resources of stacks that have no state."
+    "--remove-orphans", is_flag=True, help="Also delete labeled resources that no state lists."
 )
 @_OUTPUT
 def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
-    """Remove the stacks of requests whose branch is gone or whose time is up.
+    """Destroy PR stacks whose branch is gone or whose time is up.
 
-    Names the resources that carry such a stack's labels but are in no state.
+    Also lists resources with such a stack's labels that no state lists.
     """
     branches = pipeline.remote_branches(root(), remote)
     requested = pipeline.load_pipeline(root()).pull_requests
@@ -171,15 +171,15 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     _run("sweep", output, [], work)
 
 
-@command.command("destroy")
+@command.command("destroy", short_help="Delete a stack of the pipeline.")
 @console.stack("The stack.", required=True)
-@click.option("--confirm", required=True, help="Its name again.")
-@click.option("--delete-data", is_flag=True, help="Buckets with forceDestroy, too, and their data.")
+@click.option("--confirm", required=True, help="The stack's name again.")
+@click.option("--delete-data", is_flag=True, help="Also delete buckets with forceDestroy.")
 @_OUTPUT
 def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
-    """Delete everything of a stack of the pipeline, except what is protected."""
+    """Destroy a stack of the pipeline, except protected resources."""
     if stack != confirm:
-        raise errors.UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
+        raise errors.UsageError(f"--confirm {confirm!r} doesn't match --stack {stack!r}")
     if not pipeline.REQUEST.fullmatch(stack):
         # An environment that is not listed has no approval.
         pipeline.require_listed([stack], pipeline.load_pipeline(root()))
@@ -232,7 +232,7 @@ def _run(
             for each in (*one.notes, *one.problem.splitlines()):
                 run.report(f"{one.stack}: {console.line(each)}")
     if not done:
-        click.echo("No stack is concerned.")
+        click.echo("No stack is affected.")
     result.write_results(folder, name, done, time.monotonic() - started)
     if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(summary, "a", encoding="utf-8") as file:
@@ -246,32 +246,32 @@ def _needs_wheel(stack: str) -> bool:
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 
-@command.command("comment")
-@click.option("--request", type=click.IntRange(1), help="The request's number.")
+@command.command("comment", short_help="Post the results in the pull request.")
+@click.option("--request", type=click.IntRange(1), help="The pull request's number.")
 @click.option(
-    "--open", "every", is_flag=True, help="Post the previews of all open requests (GitLab)."
+    "--open", "every", is_flag=True, help="Post the previews of all open merge requests (GitLab)."
 )
 @click.option(
     "--of",
     type=click.Choice(["preview", "plan", "deploy", "request"]),
     default="preview",
     show_default=True,
-    help="What is posted: the request's preview, the plan or the deployment after the merge, or "
-    "the deployment of the request's own stack; nothing else is.",
+    help="What to post: the pull request's preview, the plan or deployment after the merge, or "
+    "the deployment of the PR stack.",
 )
-@click.option("--stack", "-s", help="The stack; results of another one are refused.")
+@click.option("--stack", "-s", help="The stack; results of others are refused.")
 @_OUTPUT
 def _comment(request: int | None, every: bool, of: str, stack: str | None, output: Path) -> None:
-    """Post the results of a preview or deployment to the request, in place of older ones."""
+    """Post results to the pull request, in place of older ones."""
     if every is (request is not None):
-        raise errors.UsageError("nothing says where to post. Use one of --request and --open")
+        raise errors.UsageError("nowhere to post. Use --request or --open")
     if request is None:
         _comment_on_all()
         return
     if of == "request":
         stack = pipeline.request_stack(request)
     if stack is None:
-        raise errors.UsageError("nothing says which stack's results these must be. Use --stack")
+        raise errors.UsageError("whose results to post is not set. Use --stack")
     name = {"plan": "preview", "request": "deploy"}.get(of, of)
     notes = [_FORGEABLE] if of == "preview" else []
     texts = result.read_results(output, name, re.compile(re.escape(stack)), notes)
@@ -287,9 +287,9 @@ def _comment_on_all() -> None:
             for stack, archive in found.archives.items() if found else ():
                 texts = _preview_texts(archive, stack)
                 forge.post_comments(own, request, texts)
-                click.echo(f"request {request}: {', '.join(texts)}")
+                click.echo(f"merge request {request}: {', '.join(texts)}")
         except errors.TpustackError as error:
-            problems.append(f"request {request}: {console.line(str(error))}")
+            problems.append(f"merge request {request}: {console.line(str(error))}")
     if problems:
         raise errors.UsageError("\n".join(problems))
 
@@ -301,24 +301,24 @@ def _preview_texts(archive: bytes, stack: str) -> dict[str, str]:
         return result.read_results(Path(folder), "preview", only, notes=[_FORGEABLE]).by_stack
 
 
-@command.command("issue")
+@command.command("issue", short_help="Open, update or close the issues about drift.")
 @_OUTPUT
 def _issue(output: Path) -> None:
-    """Open, update or close the issues about drift, after `drift`."""
+    """Open, update or close drift issues, after `drift`."""
     texts = result.read_results(output, "drift")
     forge.update_issues(forge.forge_of(), texts.by_stack, texts.drifted)
 
 
-@command.command("plans")
+@command.command("plans", short_help="Fetch the plans of the merged pull request.")
 @click.option("--commit", required=True, help="The merged commit.")
 @_OUTPUT
 def _plans(commit: str, output: Path) -> None:
-    """Fetch the plans that were reviewed in the request that brought a commit."""
+    """Fetch the plans that a commit's pull request showed."""
     reviewed = forge.forge_of().reviewed(commit)
     if reviewed is None:
         raise errors.UsageError(
-            f"commit {commit} came by no request with plans, so nothing was reviewed. Start the "
-            "deployment by hand: it makes plans and asks for approval"
+            f"commit {commit} has no pull request with plans, so nothing was reviewed. Start the "
+            "deployment manually: it makes plans and asks for approval"
         )
     output.mkdir(parents=True, exist_ok=True)
     stacks = [
@@ -326,45 +326,44 @@ def _plans(commit: str, output: Path) -> None:
         for stack, pack in reviewed.archives.items()
         if result.unpack_plan(pack, output, stack)
     ]
-    click.echo(f"plans of request {reviewed.request}: {', '.join(sorted(stacks)) or 'none'}")
+    click.echo(f"plans of pull request {reviewed.request}: {', '.join(sorted(stacks)) or 'none'}")
     # The workflow's later steps post to this request.
     if outputs := os.environ.get("GITHUB_OUTPUT"):
         with open(outputs, "a", encoding="utf-8") as file:
             file.write(f"request={reviewed.request}\n")
 
 
-@command.command("guard")
+@command.command("guard", short_help="Stop if an environment lacks its approval.")
 def _guard() -> None:
-    """Refuse to go on if an environment that needs approval would ask for none."""
+    """Fail if an environment that needs approval would ask for none."""
     own, lacking = forge.forge_of(), []
     for environment in pipeline.load_pipeline(root()).approval:
         try:
             lacks, weak = own.unprotected(environment)
         except forge.AccessDenied as refusal:
-            click.echo(f"warning: it can't be told who approves {environment}: {refusal}", err=True)
+            click.echo(f"warning: can't check who approves {environment}: {refusal}", err=True)
             continue
         for each in weak:
             click.echo(f"warning: the environment {environment} {each}", err=True)
         lacking += [f"the environment {environment} {each}" for each in lacks]
     if lacking:
-        raise errors.UsageError("; ".join(lacking) + ". stacks/pipeline.yaml wants its approval")
+        raise errors.UsageError("; ".join(lacking) + ". stacks/pipeline.yaml requires approval")
 
 
-@command.command("limits")
+@command.command("limits", short_help="Delete a stack's TPUs that are past their limits.")
 @console.stack("The stack.", required=True)
 def _limits(stack: str) -> None:
-    """Delete a stack's TPUs whose time is up (limits.timeToLiveHours), as its machine does.
+    """Delete a stack's TPUs past limits.timeToLiveHours.
 
-    For a schedule: that machine may be preempted, off or hung, and its TPU keeps costing.
+    Run it on a schedule, because the VM that does it may be preempted, stopped or hung.
     """
     from tpu_agent.limits import LimitEnforcer
     from tpu_core import google, tpu
 
-    require_file(stack)
     settings = load(stack)
     hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:
-        click.echo(f"{stack} has no limits.timeToLiveHours: nothing to do.")
+        click.echo(f"{stack} has no limits.timeToLiveHours, so there is nothing to do.")
         return
     further = settings.tpu_zones[1:]
     place = tpu.Place(settings.project, settings.zone, names.bucket, lambda: further)

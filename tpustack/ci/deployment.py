@@ -26,6 +26,7 @@ from infra import cost, names
 from infra.catalog import Catalog
 from infra.settings import StackSettings, parse
 from infra.settings.base import SettingsError
+from tpu_core.words import money
 from tpustack.ci import drift, forge, pipeline, result
 from tpustack.ci.result import Outcome, Result, Run
 from tpustack.cloud.google import require_project
@@ -36,7 +37,7 @@ from tpustack.project import read_yaml
 
 PLAN_TAG = "tpustack:plan"
 """What a deployment notes with a stack: the digest of the plan that it is about to carry out."""
-_NEW = "The stack is new: the backend has none of this name, so everything is to be made."
+_NEW = "The stack is new, so every resource will be created."
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def cost_change(
     then = cost.of_stack(settings, stack, catalog).configured
     change = now.hour - then.hour
     sign = "" if not change else "-" if change < 0 else "+"
-    difference = f"{sign}{cost.dollars(abs(change), 4)}"
+    difference = f"{sign}{money(abs(change), 4)}"
     complete = now.complete and then.complete
     return result.CostChange(_shown(then), _shown(now), difference if complete else None)
 
@@ -148,7 +149,7 @@ def _settings(stack: str, text: str | None) -> StackSettings | None:
 
 
 def _shown(total: cost.Total) -> str:
-    amount = cost.dollars(total.hour, 4)
+    amount = money(total.hour, 4)
     return amount if total.complete else f"over {amount}"
 
 
@@ -176,7 +177,7 @@ def deploy(run: Run, stacks: Sequence[str], how: Deployment) -> Iterator[Result]
     stopped = ""
     for stack in stacks:
         if stopped:
-            yield result.failed(stack, f"not deployed: stack {stopped} comes before it, and failed")
+            yield result.failed(stack, f"not deployed, because stack {stopped} failed before it")
             continue
         done = result.explained(stack, lambda: _Deploy(run, stack, how).deploy(stack in known))  # noqa: B023
         stopped = "" if done.outcome in (Outcome.NO_CHANGE, Outcome.CHANGES) else stack
@@ -236,7 +237,7 @@ class _Deploy:
             fresh, then = _sealed(self.run, path, self.stack, planned), self.reviewed or None
             if more := _unreviewed(self.run, self.engine, fresh, then, resumed=self.resumed):
                 name = plan_path(Path(), self.stack)
-                note = f"`{name}` is not among the reviewed plans, so nothing may change."
+                note = f"The reviewed plans don't include `{name}`, so nothing may change."
                 notes = [] if then else [note]
                 return result.failed(self.stack, _goes_beyond(self.stack, more), *notes)
             if then and not self.resumed:
@@ -340,7 +341,7 @@ def read_plan(path: Path) -> Sealed:
         steps = {urn: each.model_dump() for urn, each in found.items()}
         made = _SEAL.validate_python(document[_SECTION])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TpustackError(f"{path} is no plan of `tpustack ci preview`: {error!r}") from None
+        raise TpustackError(f"{path} isn't a plan of `tpustack ci preview`: {error!r}") from None
     return Sealed(steps, made, hashlib.sha256(content).hexdigest())
 
 
@@ -353,11 +354,11 @@ def mismatch(reviewed: Sealed, stack: str, commit: str, state: str, noted: str |
     """
     made = reviewed.seal
     if made.stack != stack:
-        return f"it is a plan of stack {made.stack}"
+        return f"it is for stack {made.stack}"
     if made.commit != commit:
-        return f"it was made from commit {made.commit or '(none)'}, and this is {commit or 'none'}"
+        return f"it is for commit {made.commit or '(none)'}, and this is {commit or 'none'}"
     if made.state != state and noted != reviewed.digest:
-        return "the state is not the one that it was made from: something else was deployed since"
+        return "the state has changed, because something else was deployed since"
     return ""
 
 
@@ -378,13 +379,13 @@ def _unreviewed(
 def _does_not_fit(stack: str, why: str) -> str:
     return (
         f"the reviewed plan of stack {stack} no longer fits: {why}\nNothing was changed. Preview "
-        "again, have the new plan reviewed, and deploy that."
+        "again, get the new plan reviewed, and deploy that."
     )
 
 
 def _goes_beyond(stack: str, more: Sequence[str]) -> str:
     lines = "\n".join(f"  - {line}" for line in more)
-    why = "since the review, something else was deployed or changed. Now this would be done, too:"
+    why = "something was deployed or changed since the review. These changes weren't reviewed:"
     return _does_not_fit(stack, f"{why}\n{lines}")
 
 

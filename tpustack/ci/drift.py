@@ -18,18 +18,16 @@ from tpustack.cloud.google import Google
 from tpustack.engine.stack import Change, Events
 from tpustack.errors import TpustackError, UsageError
 
-_REPAIR = (
-    "Put it back with `{} --refresh --stack {}`, or change the stack file to what is there now."
-)
+_REPAIR = "Revert it with `{} --refresh --stack {}`, or change the stack file to match."
 _UNSEEN = (
-    "Not looked at: grants on accounts, keys and secrets, and labels added to a TPU or a bucket."
+    "Not checked: grants on accounts, keys and secrets, and labels added to a TPU or a bucket."
 )
 _BY_HAND_GRANTED = (
-    "No deployment takes a grant away that the stack does not have: find out who made it, and "
-    "remove it from the bucket's policy."
+    "No deployment removes a grant that isn't in the stack. Find out who made it, and remove it "
+    "from the bucket's policy."
 )
 _BY_HAND = (
-    "No deployment starts them or takes added labels away. "
+    "No deployment starts them or removes added labels. "
     "`gcloud compute instances start NAME --zone=ZONE` starts a VM, "
     "`gcloud compute tpus tpu-vm start NAME --zone=ZONE` a TPU that is STOPPED."
 )
@@ -57,12 +55,12 @@ def notes_on(noticed: Sequence[Change]) -> tuple[str, ...]:
     if not noticed:
         return ()
     seen = "; ".join(f"{each.name} ({', '.join(each.properties)})" for each in noticed)
-    return (f"Changed by hand, and left so: {seen}. {_BY_HAND}",)
+    return (f"Changed manually: {seen}. {_BY_HAND}",)
 
 
 def _drift(run: Run, stack: str, google: Callable[[], Google], *, known: bool) -> Result:
     if not known:
-        return Result(stack, Outcome.NO_CHANGE, notes=("It was never deployed.",))
+        return Result(stack, Outcome.NO_CHANGE, notes=("The stack was never deployed.",))
     engine = run.backend.stack(stack)
     done = engine.drift(run.line(stack))
     if done.failure:
@@ -91,10 +89,10 @@ def _granted(
         found = list(grants_on_buckets(apis, project, resources))
         others = grants_on_project(apis, project, resources)
     except (base.SettingsError, TpustackError) as error:
-        return [], [f"Grants could not be compared with the state: {error}"]
+        return [], [f"Grants couldn't be compared with the state: {error}"]
     notes = [_BY_HAND_GRANTED] if found else []
     if others:
-        notes.append(f"Granted on project {project}, and not in the stack's state: {others}")
+        notes.append(f"Grants on project {project} that aren't in the stack's state: {others}")
     return found, notes
 
 

@@ -221,7 +221,7 @@ class Api:
                     if len(content) > _LONGEST:
                         raise TpustackError(f"{self._url}{path} has more than {_LONGEST:,} bytes")
             except requests.RequestException as error:
-                raise TpustackError(f"{self._url}{path} can't be read: {error}") from None
+                raise TpustackError(f"can't read {self._url}{path}: {error}") from None
         return content
 
     def send(self, verb: str, path: str, **fields: object) -> None:
@@ -239,7 +239,7 @@ class Api:
         try:
             answer = self._session.request(verb, url, timeout=_TIMEOUT, **options)
         except requests.RequestException as error:
-            raise TpustackError(f"{self._url} can't be reached: {error}") from None
+            raise TpustackError(f"can't reach {self._url}: {error}") from None
         if not answer.ok and answer.status_code not in also:
             raise TpustackError(f"{verb} {url} answers {answer.status_code}: {answer.text[:300]}")
         return answer
@@ -272,8 +272,8 @@ def has_ended(run: str) -> bool:
 def _required(environment: Mapping[str, str], *names: str) -> list[str]:
     if missing := [name for name in names if not environment.get(name)]:
         raise UsageError(
-            f"not set: {', '.join(missing)}. This command writes to the request or the issues of "
-            "a pipeline's own repository (docs/gitops.md)"
+            f"not set: {', '.join(missing)}. This command writes to the pull request or "
+            "issues of a pipeline's own repository (docs/ci-cd.md)"
         )
     return [environment[name] for name in names]
 
@@ -299,7 +299,7 @@ class GitHub(Forge):
         """Ask by GraphQL: to a job's own token, GET /user answers 403."""
         answer = self._api.whoami(query="query { viewer { login } }")
         if not answer.get("data"):
-            raise TpustackError(f"GitHub does not say whose token this is: {answer}")
+            raise TpustackError(f"GitHub doesn't return the token's account: {answer}")
         return str(answer["data"]["viewer"]["login"])
 
     def unprotected(self, environment: str) -> tuple[list[str], list[str]]:
@@ -307,22 +307,22 @@ class GitHub(Forge):
         path = f"/environments/{quote(environment, safe='')}"
         found = self._api.find(path)
         if found is None:
-            return ["is not there: GitHub makes it, without rules, when a job first names it"], []
+            return ["doesn't exist, and GitHub creates it without rules when a job names it"], []
         rules = {each["type"]: each for each in found.get("protection_rules") or []}
         reviewers = rules.get("required_reviewers", {})
         branches = found.get("deployment_branch_policy")
         lacks, weak = [], []
         if not reviewers.get("reviewers"):
-            lacks.append("has no required reviewers: a deployment to it needs no approval")
+            lacks.append("has no required reviewers, so deployments need no approval")
         elif not reviewers.get("prevent_self_review"):
             weak.append("lets the person who started a deployment approve it")
         if not branches:
-            lacks.append("takes every branch: a job of any may read its secrets")
+            lacks.append("allows every branch, so any branch's job can read its secrets")
         elif branches.get("custom_branch_policies"):
             listed = self._api.find(f"{path}/deployment-branch-policies?per_page=100") or {}
             named = [each["name"] for each in listed.get("branch_policies", [])]
             if wide := [each for each in named if set(each) & set("*?[")]:
-                lacks.append(f"takes every branch or tag like {', '.join(wide)}: name each")
+                lacks.append(f"allows every branch or tag like {', '.join(wide)}; name each one")
         if found.get("can_admins_bypass"):
             weak.append("lets administrators deploy without approval")
         return lacks, weak
@@ -400,9 +400,9 @@ class GitLab(Forge):
         """Ask whether it is a protected environment, and one that takes an approval."""
         found = self._api.find(f"/protected_environments/{quote(environment, safe='')}")
         if found is None:
-            return ["is not protected: every account that may push may deploy to it"], []
+            return ["isn't protected, so anyone who can push can deploy to it"], []
         if not (found.get("required_approval_count") or found.get("approval_rules")):
-            return ["takes no approval: a deployment to it needs no approval"], []
+            return ["requires no approval"], []
         return [], []
 
     def reviewed(self, commit: str) -> Previewed | None:

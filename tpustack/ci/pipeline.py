@@ -56,8 +56,8 @@ def require_listed(stacks: Sequence[str], pipeline: PipelineSettings) -> None:
     """Raise UsageError with all stacks that the pipeline does not deploy."""
     if strange := [stack for stack in stacks if stack not in pipeline.stacks]:
         raise UsageError(
-            f"--stack: the pipeline does not deploy {', '.join(strange)}. {PIPELINE_FILE} lists "
-            f"{', '.join(pipeline.stacks)}; add it there, or run `pulumi up` by hand"
+            f"--stack: the pipeline doesn't deploy {', '.join(strange)}. {PIPELINE_FILE} lists "
+            f"{', '.join(pipeline.stacks)}; add it there, or run `pulumi up` yourself"
         )
 
 
@@ -66,7 +66,7 @@ def load_pipeline(root: Path) -> PipelineSettings:
     path = root / PIPELINE_FILE
     if not path.exists():
         raise UsageError(
-            f"{PIPELINE_FILE} is not there. It lists the pipeline's stacks: `stacks: [dev, prod]`"
+            f"{PIPELINE_FILE} doesn't exist. It lists the pipeline's stacks: `stacks: [dev, prod]`"
         )
     document = read_yaml(path)
     try:
@@ -92,8 +92,7 @@ def _require_own_project(root: Path, project: str) -> None:
     if others:
         raise UsageError(
             f"{PIPELINE_FILE}: pullRequests.project: {project!r} is also the project of "
-            f"{', '.join(others)}. What a request says is deployed there before it is "
-            "reviewed: make a project for requests alone"
+            f"{', '.join(others)}. PR stacks run unreviewed code, so give them their own project"
         )
 
 
@@ -121,9 +120,7 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
     It differs from the one it is like in its project and names, and in that nothing of it is kept.
     """
     if how is None:
-        raise UsageError(
-            f"{PIPELINE_FILE} has no pullRequests, so requests get no stacks of their own"
-        )
+        raise UsageError(f"{PIPELINE_FILE} has no pullRequests, so there are no PR stacks")
     stack = request_stack(number)
     path = parse.stack_path(root, how.like)
     try:
@@ -164,19 +161,19 @@ def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) 
     Raises TpustackError if it can't be told.
     """
     if not tags_are_complete(tags):
-        return "The run that made it failed before it was done."
+        return "The run that created it failed before it was done."
     branch, expires = tags[BRANCH], tags[EXPIRES]
     if branch not in branches:
-        return f"Its branch `{branch}` is gone."
+        return f"Its branch `{branch}` was deleted."
     try:
         ends = datetime.fromisoformat(expires).astimezone(timezone.utc)
     except ValueError:
         raise TpustackError(
-            f"its tag {EXPIRES} is {expires!r}, which is no time, so it stays. Delete the stack "
+            f"its tag {EXPIRES} is {expires!r}, which isn't a time, so the stack stays. Delete it "
             "with `tpustack ci destroy`"
         ) from None
     if ends <= now:
-        return f"Its time was up at {expires}."
+        return f"Its lifetime ended at {expires}."
     return ""
 
 
@@ -234,7 +231,7 @@ def remote_branches(root: Path, remote: str) -> set[str]:
     lines = _git(root, "ls-remote", "--heads", "--", remote).splitlines()
     if not lines:
         # Every stack of a request would look as if its branch were gone.
-        raise TpustackError(f"the remote repository {remote} lists no branch at all")
+        raise TpustackError(f"the remote repository {remote} lists no branches")
     return {line.partition("refs/heads/")[2] for line in lines}
 
 
@@ -245,7 +242,7 @@ def _git(root: Path, *arguments: str) -> str:
     if done.returncode != 0:
         raise UsageError(
             f"`git {' '.join(arguments)}` failed: {done.stderr.strip() or 'no answer'}. "
-            "The whole history must be there (in a pipeline: fetch depth 0)"
+            "Fetch the whole history (in a pipeline: fetch depth 0)"
         )
     return done.stdout
 
@@ -280,7 +277,7 @@ def rules_note(root: Path, revision: str | None) -> str:
     names = ("--name-only", "--end-of-options", revision or "", "--", POLICY)
     if revision is None or not _git(root, "diff", *names):
         return ""
-    return f"The rules of `{revision}` were asked: this change touches `{POLICY}/`, too."
+    return f"Policies are those of `{revision}`, because this change also touches `{POLICY}/`."
 
 
 def _find_environment(definition: Path, root: Path) -> None:

@@ -26,6 +26,7 @@ from infra import checks, names
 from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.settings import StackSettings, base, parse
+from tpu_core.words import plural
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Change, Violation
@@ -185,9 +186,9 @@ def checked_settings(
     provider = read_yaml(path).get("secretsprovider")
     if provider in (None, "passphrase") and not any(known.get(name) for name in _PASSPHRASES):
         raise StackError(
-            f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a "
-            "passphrase. Hand it to the pipeline as a secret of that name, or keep them with a "
-            "key: `pulumi stack change-secrets-provider gcpkms://KEY` (docs/gitops.md). "
+            f"{_PASSPHRASES[0]}: (not set), but a passphrase encrypts the secrets of {path.name}. "
+            "Set it as the pipeline's secret of that name, or encrypt them with a key: `pulumi "
+            "stack change-secrets-provider gcpkms://KEY` (docs/ci-cd.md#set-up-the-pipeline). "
             "Nothing was created or changed."
         )
     return settings
@@ -197,8 +198,8 @@ def require_backend(environment: Mapping[str, str]) -> None:
     """Raise UsageError unless the environment says where the state is."""
     if not {**os.environ, **environment}.get(BACKEND):
         raise UsageError(
-            f"{BACKEND} is not set. It says where the stacks' state is kept, for example "
-            "gs://MY-STATE-BUCKET, the output backend_url of the stack of bootstrap/"
+            f"{BACKEND} is not set. Set it to the stacks' state backend, such as "
+            "gs://MY-STATE-BUCKET (the output backend_url of bootstrap/)"
         )
 
 
@@ -206,7 +207,7 @@ def require_backend(environment: Mapping[str, str]) -> None:
 
 # GitHub takes 65,536 characters; the rest is for what others put around the text.
 LONGEST = 64_000
-_CUT = "\n\n… cut here: the whole text is in the run's files.\n"
+_CUT = "\n\n… cut here. The run's files have the whole text.\n"
 _SIGNS = {"create": "+", "update": "~", "delete": "-", "replace": "±"}
 _TITLES = {
     "preview": "Preview of",
@@ -250,21 +251,21 @@ def _sections(command: str, result: Result) -> Iterator[str]:
         )
         yield f"**Policies**\n{''.join(broken)}"
     elif result.violations is not None:
-        yield "**Policies**: every rule is kept."
+        yield "**Policies**: no violations."
     if result.replaced:
         replaced = (
             f"\n- {code(each.type)} **{prose(each.name)}**"
             + (f", because of {', '.join(map(code, each.because))}" if each.because else "")
             for each in result.replaced
         )
-        yield f"**Will be replaced** (deleted and made again)\n{''.join(replaced)}"
+        yield f"**Replaced** (deleted, then recreated)\n{''.join(replaced)}"
     if result.changes:
-        what = {"drift": "changed by someone else", "preview": "to change"}.get(command, "changed")
-        count = f"{base.counted(len(result.changes), 'resource')} {what}"
+        what = {"drift": "changed manually", "preview": "to change"}.get(command, "changed")
+        count = f"{plural(len(result.changes), 'resource')} {what}"
         listing = block("\n".join(map(_change, result.changes)), "diff")
         yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
     elif result.outcome is Outcome.NO_CHANGE:
-        yield "Nothing changes."
+        yield "No changes."
     if result.unfinished:
         failures = (
             f"\n- {line(each.operation)} {code(each.type)} **{prose(each.name)}**"
@@ -274,7 +275,7 @@ def _sections(command: str, result: Result) -> Iterator[str]:
     if cost := result.cost:
         before, after = cost.before or "nothing", cost.after or "unknown"
         difference = cost.difference or "unknown difference"
-        yield f"**Cost an hour**: {prose(f'{before} → {after} ({difference})')}"
+        yield f"**Cost per hour**: {prose(f'{before} → {after} ({difference})')}"
 
 
 def _change(change: Change) -> str:
@@ -384,12 +385,12 @@ def read_results(
         with (folder / RESULTS).open("rb") as file:
             found = json.loads(file.read(_LONGEST))
         if found["command"] != command:
-            raise ValueError(f"they are of {found['command']!r}, not of {command!r}")
+            raise ValueError(f"they are from {found['command']!r}, not from {command!r}")
         results = _RESULTS.validate_python(found["stacks"])
         if strange := [each.stack for each in results if not stacks.fullmatch(each.stack)]:
-            raise ValueError(f"{strange[0]!r} is no stack of this run")
+            raise ValueError(f"{strange[0]!r} isn't a stack of this run")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UsageError(f"{folder} has no results of a {command}: {line(str(error))}") from None
+        raise UsageError(f"{folder} has no results of {command}: {line(str(error))}") from None
     texts = {each.stack: markdown(command, each.noting(*notes)) for each in results}
     return Texts(texts, {each.stack for each in results if each.outcome is Outcome.DRIFT})
 
@@ -418,8 +419,8 @@ def _unpack(archive: bytes, name: str, folder: Path) -> bool:
             if not found:
                 return False
             if len(found) > 1 or found[0].file_size > _LONGEST:
-                raise UsageError(f"the preview's files have {name} twice, or it is too long")
+                raise UsageError(f"the preview's files have {name} twice, or the file is too long")
             (folder / name).write_bytes(packed.read(found[0]))
             return True
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-        raise UsageError(f"the preview's files are no archive: {line(str(error))}") from None
+        raise UsageError(f"the preview's files aren't an archive: {line(str(error))}") from None

@@ -55,7 +55,7 @@ def sweep(run: Run, branches: set[str], now: datetime) -> list[Result]:
             remove = _remove_stack if pipeline.tags_are_complete(tags) else _remove_empty
             results.append(explained(stack, lambda: remove(run, stack)).noting(why))  # noqa: B023
         elif why:
-            note = f"Left for the next sweep: one removes at most {MOST_STACKS} stacks."
+            note = f"It waits for the next sweep, because one removes at most {MOST_STACKS} stacks."
             results.append(Result(stack, Outcome.NO_CHANGE, notes=(why, note)))
     return results
 
@@ -68,9 +68,9 @@ def destroy(run: Run, stack: str, *, delete_data: bool) -> Result:
     if lost:
         return failed(
             stack,
-            f"{', '.join(lost)}: with forceDestroy and without protection, all objects would go, "
-            "too. Nothing was deleted. Deploy bucket.protect: true or bucket.forceDestroy: false "
-            "first, or say --delete-data",
+            f"{', '.join(lost)}: with forceDestroy and without protection, all objects would be "
+            "deleted, too. Nothing was deleted. Deploy bucket.protect: true or "
+            "bucket.forceDestroy: false first, or use --delete-data",
         )
     return explained(stack, lambda: _remove_stack(run, stack))
 
@@ -109,7 +109,7 @@ def _remove_stack(run: Run, stack: str) -> Result:
         return result
     if left := engine.resources():
         names = ", ".join(f"`{each['urn'].rpartition('::')[2]}`" for each in left)
-        return result.noting(f"Left standing because it is protected: {names}.")
+        return result.noting(f"Kept, because protected: {names}.")
     run.backend.remove(stack)
     return replace(result, outcome=Outcome.CHANGES)
 
@@ -160,10 +160,10 @@ def sweep_orphans(
     results, room = [], MOST_ORPHANS
     for stack in sorted({each.stack for each in found}):
         own = [each for each in found if each.stack == stack]
-        why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes that."
+        why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes them."
         if why:
             names = ", ".join(each.name for each in own)
-            note = f"No state knows of: {names}. {why}"
+            note = f"Not in any state: {names}. {why}"
             results.append(Result(stack, Outcome.NO_CHANGE, notes=(note,)))
         else:
             room -= len(own)
@@ -175,13 +175,13 @@ def _why_kept(own: list[Orphan], before: Collection[str], now: datetime, room: i
     """Return why nothing of a stack is deleted although no state knows of it; empty if it is."""
     if not any(map(pipeline.REQUEST.fullmatch, before)):
         return (
-            "It stays: the backend has no stack of any request, so it may be empty by mistake. "
-            "Delete it by hand if it is not."
+            "They stay, because the backend has no PR stack and may be the wrong one. If it's the "
+            "right one, delete them yourself."
         )
     if max(each.made for each in own) > now - SETTLED:
-        return "It stays until all of it is two hours old, since a run may still be at work on it."
+        return "They stay until all are two hours old, because a run may still be creating them."
     if len(own) > room:
-        return f"Left for the next sweep: one deletes at most {MOST_ORPHANS} such resources."
+        return f"They wait for the next sweep, because one deletes at most {MOST_ORPHANS} of these."
     return ""
 
 
@@ -190,7 +190,7 @@ def _removed(stack: str, own: list[Orphan], left: dict[Orphan, str]) -> Result:
     if len(left) == len(own):
         return failed(stack, "\n".join(left.values()))
     gone = ", ".join(each.name for each in own if each not in left)
-    notes = [f"Removed, since no state knew of it: {gone}."]
+    notes = [f"Deleted, because no state lists them: {gone}."]
     if left:
         notes.append(f"Left for the next sweep: {'; '.join(left.values())}")
     return Result(stack, Outcome.CHANGES, notes=tuple(notes))
@@ -205,11 +205,11 @@ def _remove_orphans(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
     for orphan in orphans:
         if "/global/networks/" in orphan.url and orphan.stack in filled:
             # Google accepts the call and fails later, in an operation that is not watched.
-            left[orphan] = f"{orphan.name}: it goes once nothing is in it"
+            left[orphan] = f"{orphan.name}: waits until nothing is in it"
             continue
         if ending and orphan.runs_jobs:
             # The next run knows by it alone whose the jobs are.
-            left[orphan] = f"{orphan.name}: it stays until no custom job runs as it"
+            left[orphan] = f"{orphan.name}: waits until no custom job runs as it"
             continue
         try:
             _remove_orphan(google, orphan)
@@ -259,7 +259,7 @@ def _labelled(google: Google, project: str) -> Iterator[tuple[str, Json, str, Js
     tpus = f"{_TPU}/projects/{project}/locations/-"
     for entry in _listed(google, f"{tpus}/queuedResources", "queuedResources"):
         for spec in entry.get("tpu", {}).get("nodeSpec", []):
-            yield "TPU request", spec["node"], f"{_TPU}/{entry['name']}", entry
+            yield "queued resource", spec["node"], f"{_TPU}/{entry['name']}", entry
     for node in _listed(google, f"{tpus}/nodes", "nodes"):
         if not node.get("queuedResource"):
             yield "TPU", node, f"{_TPU}/{node['name']}", node
@@ -347,8 +347,8 @@ def _custom_jobs(google: Google, project: str, orphans: Iterable[Orphan]) -> Ite
         except Forbidden as error:
             raise TpustackError(
                 f"{error}. Custom jobs may run as {', '.join(sorted(stacks))}, whose stacks are in "
-                "no state: looking takes aiplatform.customJobs.list, which `tpustack bootstrap` "
-                "grants"
+                "no state. To list them you need aiplatform.customJobs.list, which `tpustack "
+                "bootstrap` grants"
             ) from None
 
 

@@ -262,13 +262,30 @@ def require_project(project: str) -> None:
 # A stack's TPUs, in the zones that they may be in: the agent may have moved them.
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
+_INSTANCES = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances"
+# What an instance with a TPU is, in the words of the TPU API; any other status is its end.
+_STATES = {"RUNNING": "READY", "PROVISIONING": "CREATING", "STAGING": "CREATING"}
+
+
+def _as_node(instance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a machine of Compute Engine as the TPU API would say a TPU."""
+    return {
+        "name": instance["name"],
+        "state": _STATES.get(instance["status"], "TERMINATED"),
+        "acceleratorType": instance["machineType"].rpartition("/")[2],
+        "createTime": instance["creationTimestamp"],
+    }
 
 
 class Nodes:
-    """The TPUs of a project; each zone is listed once, when it is first asked for."""
+    """The TPUs of a project; each zone is listed once, when it is first asked for.
 
-    def __init__(self, google: Google, project: str) -> None:
-        self._of = functools.cache(functools.partial(_listed, google, project))
+    With `compute` they are machines of Compute Engine.
+    """
+
+    def __init__(self, google: Google, project: str, *, compute: bool = False) -> None:
+        listed = _listed_instances if compute else _listed
+        self._of = functools.cache(functools.partial(listed, google, project))
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it."""
@@ -283,11 +300,19 @@ def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]
     return {}
 
 
+def _listed_instances(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
+    instances = google.pages(_INSTANCES.format(project, zone), "items")
+    return {instance["name"]: _as_node(instance) for instance in instances}
+
+
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
     """Return the zone of a TPU, and the TPU, by the stack's outputs (infra/program.py).
 
     Raises NotFound if it is in none of the zones.
     """
+    if outputs.get("architecture") == "compute":
+        zone = outputs["tpu_zone"]
+        return zone, _as_node(google.get(f"{_INSTANCES.format(outputs['project'], zone)}/{name}"))
     # The last zone's NotFound goes to the caller, so that its message names an address.
     *first, last = zones_of(outputs)
     for zone in first:

@@ -26,6 +26,7 @@ from infra.checks.project import LONGEST_PREFIX
 from infra.names import in_bucket_names
 from infra.settings import StackSettings, base, parse
 from infra.settings.machines import Capacity, RunOn
+from tpu_core.words import money
 from tpustack import console, stacks
 from tpustack.cloud.google import Google, NotFound
 from tpustack.engine.backend import users_own
@@ -34,7 +35,7 @@ from tpustack.project import BACKEND, root
 
 # Zones or types that a question offers, before it points to the catalog.
 _MOST_SHOWN = 12
-# Flex-start needs one more setting (docs/tpu.md).
+# Flex-start needs one more setting (docs/capacity.md#flex-start).
 _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_START]
 
 
@@ -100,7 +101,7 @@ def init_command(
     home = _home(answers.project, backend, secrets_provider)
     settings = _write_stack_file(name, path, answers, catalog)
     hour = cost.of_stack(settings, name, catalog).configured
-    price = cost.dollars(hour.hour) if hour.complete else f"over {cost.dollars(hour.hour)}"
+    price = money(hour.hour) if hour.complete else f"over {money(hour.hour)}"
     click.echo(f"stacks/{path.name} is written. It costs {price} an hour.")
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and runtime.tensorflow:
@@ -166,7 +167,7 @@ def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str
         tpu = catalog.accelerators.get(answers["accelerator_type"])
         for way in _OFFERED:
             price = catalog.prices.tpu(tpu, region, way) if tpu else None
-            shown = f"{cost.dollars(price.amount)} an hour" if price else cost.UNKNOWN
+            shown = f"{money(price.amount)} an hour" if price else cost.UNKNOWN
             click.echo(f"  {way}: {shown}")
         ask("capacity", "Capacity", str(Capacity.ON_DEMAND))
     # Optional, so its absence is an answer where nothing can be asked.

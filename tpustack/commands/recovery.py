@@ -16,7 +16,7 @@ from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
-from tpustack.engine.backend import users_own
+from tpustack.engine.backend import name_of, users_own
 from tpustack.engine.stack import Stack
 from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
@@ -24,10 +24,10 @@ from tpustack.recovery.repair import Recovery
 
 
 @click.command("recover")
-@console.stack("The stack to repair.", required=True)
+@console.stack("The stack to repair.  [default: Pulumi's selected stack]")
 @click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
 @click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
-def recover_command(stack: str, yes: bool, loop: bool) -> None:
+def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
     """Repair a stack whose update was killed, or whose TPU Google took away.
 
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
@@ -40,6 +40,7 @@ def recover_command(stack: str, yes: bool, loop: bool) -> None:
     """
     if loop and yes:
         raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
+    stack = stack or name_of(None)
     engine = users_own().select(stack, create=False)
     if loop:
         repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)
@@ -75,7 +76,8 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
         if alone or not sys.stdin.isatty():
             raise LockedError(locks)
         question = f"stack {stack} is locked by {whose}, who may be at work. Release the lock?"
-        click.confirm(question, abort=True)
+        if not click.confirm(question):
+            raise LockedError(locks)
     recovery.release(locks)
     click.echo(f"Released the lock of {whose}.")
 
@@ -119,6 +121,8 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         TpustackError: when the caller may not look, with the API's own message.
     """
+    if outputs.get("architecture") == "compute":
+        return {}  # `lost_vms` finds it.
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
@@ -132,6 +136,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
 def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
 
+    A machine with a TPU is one of them.
     An instance group brings its VM back; a VM that is not preemptible was stopped on purpose.
     Raises TpustackError when the caller may not look.
     """

@@ -5,7 +5,8 @@ are of the catalog, in US dollars; what has no price in a region is shown as unk
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from infra import cost
 from infra.catalog import Catalog, entries
 from infra.checks.context import nearest, without_tpus
 from infra.settings import StackSettings, base, parse
+from tpu_core.words import money
 from tpustack import console
 
 # What the page says before its tables; a text file, since mkdocs takes every .md for a page.
@@ -29,7 +31,7 @@ class Setting:
     """One setting. A group that may be missing as a whole is a setting too."""
 
     path: str
-    """As in a stack file below `tpu-stack:`, e.g. `tpu.acceleratorType`."""
+    """As in a stack file below `tpu-stack:`, such as `tpu.acceleratorType`."""
     type: str
     """string, integer, number, boolean, object, list of string, …"""
     required: bool
@@ -115,51 +117,48 @@ def facts(setting: Setting) -> str:
     words = [setting.type]
     if setting.choices:
         words.append(f"one of {', '.join(setting.choices)}")
-    if setting.minimum is not None and setting.maximum is not None:
-        words.append(f"{setting.minimum:g} to {setting.maximum:g}")
-    if setting.required:
-        words.append("required")
-    elif default := _default(setting):
-        words.append(f"default {default}")
-    return ", ".join(words)
+    words += [_limits(setting), "required" if setting.required else _default(setting)]
+    return ", ".join(filter(None, words))
 
 
 def settings_page() -> str:
-    """Return the page docs/settings.md."""
+    """Return the page docs/settings.md: a heading and an anchor for each setting."""
     settings = all_settings()
-    parts = [
-        _INTRODUCTION.read_text(encoding="utf-8"),
-        "## The stack\n",
-        *_table([s for s in settings if not s.group]),
-    ]
-    for group, about in groups().items():
-        parts += [f"\n## {group}\n", f"{about}\n"]
-        parts += _table([setting for setting in settings if setting.group == group])
-    return "\n".join(parts) + "\n"
+    parts = [_INTRODUCTION.read_text(encoding="utf-8"), "## The stack {#the-stack}\n"]
+    # A group that may be missing is a setting, too: it has the heading of its group.
+    others = groups()
+    alone = (one for one in settings if not one.group and one.path not in others)
+    parts += map(_section, alone)
+    for group, about in others.items():
+        parts += [f"## {group} {{#{group}}}\n", f"{about}\n"]
+        parts += [_section(setting) for setting in settings if setting.group == group]
+    return "\n".join(parts)
 
 
-def _table(settings: Sequence[Setting]) -> Iterator[str]:
-    yield "| setting | type | range | default | meaning |"
-    yield "|---|---|---|---|---|"
-    for setting in settings:
-        allowed = ", ".join(f"`{choice}`" for choice in setting.choices)
-        if setting.minimum is not None and setting.maximum is not None:
-            allowed = f"{setting.minimum:g} to {setting.maximum:g}"
-        default = f"`{text}`" if (text := _default(setting)) else ""
-        cells = (
-            f"`{setting.path}`",
-            setting.type,
-            allowed,
-            "required" if setting.required else default,
-            setting.description.replace("|", "\\|"),
-        )
-        yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+def _section(setting: Setting) -> str:
+    allowed = " or ".join(f"`{choice}`" for choice in setting.choices) or _limits(setting)
+    default = "required" if setting.required else _default(setting, "`")
+    words = " \u00b7 ".join(filter(None, (setting.type, allowed, default)))
+    return f"### {setting.path} {{#{anchor(setting.path)}}}\n\n{words}\n\n{setting.description}\n"
 
 
-def _default(setting: Setting) -> str:
+def anchor(path: str) -> str:
+    """Return the anchor of a setting: tpu-capacity of tpu.capacity."""
+    return re.sub(r"[.:]", "-", path.replace("[]", ""))
+
+
+def _limits(setting: Setting) -> str:
+    if setting.minimum is None or setting.maximum is None:
+        return ""
+    return " to ".join(f"{limit:.10g}" for limit in (setting.minimum, setting.maximum))
+
+
+def _default(setting: Setting, quote: str = "") -> str:
     if setting.default in (None, [], {}):
         return ""
-    return setting.default if isinstance(setting.default, str) else json.dumps(setting.default)
+    default = setting.default
+    text = default if isinstance(default, str) else json.dumps(default)
+    return f"default {quote}{text}{quote}"
 
 
 # The catalog by zone and type, as rows for people and records for programs.
@@ -200,7 +199,7 @@ def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listin
     heading = ("type", "zone", "topology", "chips", "cores", "hosts", "HBM GiB", "CIDR")
     rows: list[Row] = [(*heading, "on demand", "spot")]
     records = []
-    for tpu in catalog.accelerators.values():
+    for tpu in _with_hosts(catalog):
         zones = tuple(other for other in tpu.zones if zone in (None, other))
         if not zones or kind not in (None, tpu.name, tpu.family):
             continue
@@ -306,7 +305,7 @@ def _region(zone: str) -> str:
 
 
 def _shown(price: entries.Price | None) -> str:
-    return cost.dollars(price.amount, 4) if price else cost.UNKNOWN
+    return money(price.amount, 4) if price else cost.UNKNOWN
 
 
 def _exact(price: entries.Price | None) -> str | None:
@@ -319,8 +318,13 @@ def type_names(catalog: Catalog, table: str) -> Iterator[str]:
         for name in catalog.machine_types:
             yield from (name, name.rpartition("-")[0], name.partition("-")[0])
         return
-    for tpu in catalog.accelerators.values():
+    for tpu in _with_hosts(catalog) if table == "accelerators" else catalog.accelerators.values():
         yield from (tpu.name, tpu.family)
+
+
+def _with_hosts(catalog: Catalog) -> tuple[entries.Accelerator, ...]:
+    """Return the types of the Cloud TPU API, then the machine types of Compute Engine."""
+    return (*catalog.accelerators.values(), *(host.tpu for host in catalog.hosts.values()))
 
 
 # The commands.
@@ -338,11 +342,15 @@ def settings_command(as_json: bool, as_page: bool) -> None:
     elif as_page:
         click.echo(settings_page(), nl=False)
     else:
+        columns = console.columns()
         for setting in all_settings():
-            click.echo(f"{setting.path}  ({facts(setting)})")
-            click.echo(click.wrap_text(setting.description, 96, "    ", "    "))
+            click.echo(cost.wrapped(f"{setting.path}  ({facts(setting)})", columns, rest="  "))
+            narrow = columns and min(columns, 96)
+            click.echo(cost.wrapped(setting.description, narrow, "    ", "    "))
 
 
+# The columns that a narrow terminal does without, in this order.
+_OPTIONAL = ("CIDR", "topology", "cores", "HBM GiB", "proof", "architecture")
 _TABLES = {"accelerators": accelerators, "runtimes": runtimes, "machines": machines}
 
 
@@ -378,14 +386,14 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
             [base.Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")]
         )
     else:
-        click.echo("\n".join(cost.aligned(listing.rows, listing.left)))
+        lines = cost.aligned(listing.rows, listing.left, console.columns(), _OPTIONAL)
+        click.echo("\n".join(lines))
 
 
 def _catalog_problems(
     catalog: Catalog, table: str, zone: str | None, kind: str | None
 ) -> list[base.Problem]:
-    # Ordered as in the catalog, which the cures name the closest of.
-    zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
+    zones = dict.fromkeys(sorted(z for tpu in catalog.accelerators.values() for z in tpu.zones))
     types = dict.fromkeys(type_names(catalog, table))
     problems = []
     if zone is not None and zone not in zones:

@@ -14,6 +14,7 @@ from infra import cost, deployer
 from infra.catalog import Catalog
 from infra.checks.context import nearest, one_of
 from infra.settings import base, machines
+from tpu_core.words import plural
 from tpustack import console, errors, project, stacks
 
 
@@ -76,7 +77,7 @@ def _live(stack: str, catalog: Catalog, *, as_json: bool) -> int:
 def _print_report(report: stacks.Report) -> None:
     """Print what a person must mend to standard error, all else to standard output."""
     if report.problems:
-        count = base.counted(len(report.problems), "problem")
+        count = plural(len(report.problems), "problem")
         click.echo(f"{report.stack}: {count} ({report.file})", err=True)
         for problem in report.problems:
             click.echo(f"  - {problem}", err=True)
@@ -171,7 +172,9 @@ def cost_command(
     if as_json:
         console.echo_json({**cost.as_json(estimate), "epoch": epoch})
     else:
-        click.echo(cost.table(estimate) + (f"\n\n{line}" if line else ""))
+        columns = console.columns()
+        whole = cost.table(estimate, columns)
+        click.echo(whole + (f"\n\n{cost.wrapped(line, columns)}" if line else ""))
 
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:
@@ -193,14 +196,18 @@ def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[
 
 
 @click.command("permissions")
-@console.stack("The stack.", required=True)
+@console.stack("The stack.  [default: Pulumi's selected stack]")
 @click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
-def permissions_command(stack: str, look: bool) -> None:
+def permissions_command(stack: str | None, look: bool) -> None:
     """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.
 
     Budgets need a role on the billing account, and buckets that stay one under a condition. The
     file names both.
     """
+    # The engine's library takes seconds to load.
+    from tpustack.engine.backend import name_of
+
+    stack = name_of(stack)
     # Google's predefined roles allow more than the stack's own resources take.
     kinds = (deployer.READ,) if look else deployer.ALL
     settings = stacks.load(stack)

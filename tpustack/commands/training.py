@@ -12,12 +12,13 @@ from typing import Any, BinaryIO
 import click
 
 from tpustack import console, errors
-from tpustack.logs.diagnosis import Excerpt, Finding, diagnose, errors_page
+from tpustack.logs.diagnosis import CAUSE, FIX, Excerpt, Finding, diagnose, errors_page, translated
 
 
 @click.command("follow")
-@console.stack("The stack whose training to follow.", required=True)
-def follow_command(stack: str) -> None:
+@console.stack("The stack whose training to follow.  [default: Pulumi's selected stack]")
+@click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
+def follow_command(stack: str | None, verbose: bool) -> None:
     """Follow the training of a stack, live, until it ends.
 
     The VM's output comes from its serial port. Google shows none of a TPU VM: a trainer there is
@@ -30,19 +31,22 @@ def follow_command(stack: str) -> None:
     from infra.cost import of_stack, until_destroyed
     from infra.settings.machines import RunOn
     from tpustack import stacks
+    from tpustack.engine.backend import name_of
     from tpustack.logs.serial import follow
 
+    stack = name_of(stack)
     outputs = _outputs(stack)
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:
         settings = stacks.load(stack)
-        on_tpu = settings.training.run_on is RunOn.TPU
+        # Google shows the serial port of a machine of Compute Engine, unlike that of a TPU VM.
+        on_tpu = settings.training.run_on is RunOn.TPU and not settings.is_compute
         costs = f"{until_destroyed(of_stack(settings, stack, Catalog()), settings, stack)}."
     except errors.UsageError:
         pass  # The file is in the middle of a change, which ends no training.
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
     try:
-        follow(Console(), outputs, advice=advice, on_tpu=on_tpu)
+        follow(Console(), outputs, advice=advice, on_tpu=on_tpu, verbose=verbose)
     finally:
         click.echo(costs)
 
@@ -56,8 +60,8 @@ def _outputs(stack: str | None) -> Mapping[str, Any]:
 
 
 @click.command("logs")
-@console.stack("The stack whose VM to read.", required=True)
-def logs_command(stack: str) -> None:
+@console.stack("The stack whose VM to read.  [default: Pulumi's selected stack]")
+def logs_command(stack: str | None) -> None:
     """Print what a stack's VM wrote to its serial port, also after the VM is gone.
 
     Cloud Logging keeps it for 30 days. Project and name of the VM come from the stack's file, so
@@ -66,9 +70,10 @@ def logs_command(stack: str) -> None:
     from infra.names import names_of
     from tpustack import stacks
     from tpustack.cloud.google import Google
+    from tpustack.engine.backend import name_of
     from tpustack.logs.serial import logged_lines
 
-    stacks.require_file(stack)
+    stack = name_of(stack)
     settings = stacks.load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
     # By names alone: the engine's outputs are gone after `pulumi destroy`.
@@ -101,9 +106,9 @@ _ENDED = "training failed: "
 @click.argument("file", type=click.File("rb"), required=False)
 @console.stack("The stack to look into; without it the one Pulumi selected.")
 @console.as_json()
-@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/troubleshooting.md.")
+@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/errors.md.")
 def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:
-    """Find the known errors in a log (`-`: standard input); say their causes and cures.
+    """Find the known errors in a log (`-`: standard input), with their causes and fixes.
 
     Without FILE: look into a stack's own logs and states, through Google's APIs.
 
@@ -167,16 +172,25 @@ def _print_errors(findings: list[Finding], unknown: list[Excerpt], fits: str | N
     """Print errors for people, the trainer's last words first: they are why the training ended."""
     unknown = sorted(unknown, key=_comes_later)
     found: list[Excerpt] = [*findings, *unknown[:_MOST_UNKNOWN]]
+    # One cause in several logs, such as a preemption, is explained once, below all of its places.
+    groups: dict[object, list[Excerpt]] = {}
     for one in sorted(found, key=_comes_later):
-        known = one.known if isinstance(one, Finding) else None
-        lines = ",".join(map(str, one.lines[:_MOST_LINES]))
-        if (left := len(one.lines) - _MOST_LINES) > 0:
-            lines += f" and {left} more"
-        click.echo(f"{one.source}:{lines}: {known.id if known else 'unknown error'}: {one.text}")
+        key = one.known.id if isinstance(one, Finding) else one
+        groups.setdefault(key, []).append(one)
+    for group in groups.values():
+        known = group[0].known if isinstance(group[0], Finding) else None
+        for one in group:
+            lines = ",".join(map(str, one.lines[:_MOST_LINES]))
+            if (left := len(one.lines) - _MOST_LINES) > 0:
+                lines += f" and {left} more"
+            name = known.id if known else "unknown error"
+            click.echo(f"{one.source}:{lines}: {name}: {one.text}")
         if known is None:
             continue
+        if chinese := translated(known):
+            click.echo(f"  {CAUSE}{chinese[0]}\n  {FIX}{chinese[1]}")
         click.echo(f"  cause: {known.cause}")
-        click.echo(f"  cure:  {known.cure}")
+        click.echo(f"  fix:   {known.fix}")
         if fits and known.id == _MEMORY:
             click.echo(f"  fits:  {fits}")
         click.echo(f"  see:   {known.link}")
@@ -203,6 +217,7 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
+    from tpu_core.words import plural
     from tpu_training.goodput import account as accounts
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
@@ -242,11 +257,12 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
         spent = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": spent, "problems": ledger.problems})
     else:
-        for table in goodput.tables(total, money):
+        for table in goodput.tables(total, money, console.columns()):
             click.echo(table + "\n")
         click.echo(
-            f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
-            f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
+            f"goodput {total.goodput:.1%}: {plural(total.steps, 'step')} in "
+            f"{plural(total.starts, 'start')}, {total.lost_steps:,} lost"
+            + (f"; {money}" if money else "")
         )
     for problem in ledger.problems:
         click.echo(problem, err=True)

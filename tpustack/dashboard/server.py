@@ -191,7 +191,12 @@ class Guard:
 # --- The routes.
 
 _INDEX = "index.html"
-_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 _LINES = "application/x-ndjson"
 # Seconds between two looks at a log that is open.
 _LOOK = 1.0

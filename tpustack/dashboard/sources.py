@@ -29,12 +29,15 @@ from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_training.goodput import account as accounts
+from tpu_training.goodput import parts
 from tpu_training.goodput.ledger import Ledger, read
 from tpustack import console, errors, goodput, stacks
 from tpustack.cloud.google import Google, Nodes
 from tpustack.jobs.job import job_rows
 from tpustack.jobs.queue import RUNNERS, bucket_of, explained, queue_of
 
+# Why nothing of a place can be read, where that is a state of it and no failure.
+_KINDS = {errors.Missing: "missing", errors.Denied: "denied"}
 # Seconds between two reads of each.
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
@@ -127,6 +130,8 @@ class Source:
             return {**about, "data": data, "problem": ""}
         except errors.TpustackError as error:
             problem = str(error)
+            if kind := _KINDS.get(type(error)):
+                about["kind"] = kind
         except Exception as error:
             # Others wrote what it reads. The other parts stay, and the next read tries again.
             problem = f"it can't be shown ({type(error).__name__}: {error})"
@@ -185,6 +190,7 @@ def stack(place: Place, catalog: Catalog) -> Json:
     return {
         **about,
         "isStack": True,
+        "project": settings.project,
         "zone": settings.zone,
         "tpu": settings.tpu.accelerator_type,
         "capacity": settings.tpu.capacity.value,
@@ -227,15 +233,15 @@ def _tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
 
 def tpus_of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> list[Json]:
     """Return the TPUs of a zone that stacks should have. Raises TpustackError."""
-    nodes = Nodes(google, zone[0])
-    return [_row(name, place, nodes) for name, place in sorted(wanted.items())]
+    forms = [Nodes(google, zone[0], compute=compute) for compute in (False, True)]
+    return [_row(name, place, forms) for name, place in sorted(wanted.items())]
 
 
-def _row(name: str, place: Place, nodes: Nodes) -> Json:
+def _row(name: str, place: Place, forms: Sequence[Nodes]) -> Json:
     settings = place.settings
     assert settings is not None, "only stacks have TPUs"
     # The agent may have moved it to another of the stack's zones.
-    found = nodes.find(settings.tpu_zones, name)
+    found = forms[settings.is_compute].find(settings.tpu_zones, name)
     zone, node = found or (settings.zone, {"state": "ABSENT"})
     return {
         "name": name,
@@ -346,7 +352,10 @@ def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
     return {
         "wall": total.wall,
         "goodput": total.goodput,
-        "seconds": {state: spent for state, spent in total.seconds.items() if spent},
+        "parts": [
+            (each.name, each.colour, sum(total.seconds[state] for state in each.states))
+            for each in parts.PARTS
+        ],
         "cost": money and f"{money.total:f}",
         "complete": money is None or money.complete,
     }

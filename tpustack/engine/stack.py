@@ -17,7 +17,7 @@ from pulumi.automation import EngineEvent, OpType, StepEventMetadata
 from pulumi.automation._stack import StackInitMode
 
 from tpustack.errors import TpustackError, UsageError, diagnostics
-from tpustack.logs.diagnosis import diagnose
+from tpustack.logs.diagnosis import FIX, diagnose, translated
 from tpustack.recovery import locks, repair
 from tpustack.recovery.state import require_trusted
 
@@ -394,20 +394,24 @@ def explained(verb: str, stack: str) -> Iterator[None]:
             f"{what}: the backend has no such stack; `pulumi up --stack {stack}` makes it"
         ) from None
     except automation.CommandError as error:
-        raise TpustackError(with_cures(f"{what} failed:\n{diagnostics(str(error))}")) from None
+        raise TpustackError(with_fixes(f"{what} failed:\n{diagnostics(str(error))}")) from None
 
 
 def reason(message: str, errors: Sequence[str] = ()) -> str:
     """Return why a command failed: the engine's own errors, or what it wrote to stderr."""
     if own := [error for error in dict.fromkeys(errors) if not _REPEATS.match(error)]:
-        return with_cures("\n".join(own))
+        return with_fixes("\n".join(own))
     _, _, written = message.rpartition("\n stderr:")
     lines = [line.removeprefix("error: ") for line in written.strip().splitlines()]
-    return with_cures("\n".join(lines) or message.strip())
+    return with_fixes("\n".join(lines) or message.strip())
 
 
-def with_cures(text: str) -> str:
-    """Return what the engine said, followed by the cures of Google's errors in it."""
-    cures = dict.fromkeys(finding.known.cure for finding in diagnose("", text).findings)
-    # The program says it, too (infra/advice.py).
-    return "\n".join([text, *(f"Cure: {cure}." for cure in cures if cure not in text)])
+def with_fixes(text: str) -> str:
+    """Return what the engine said, followed by the fixes of Google's errors in it."""
+    found = dict.fromkeys(finding.known for finding in diagnose("", text).findings)
+    lines = [text]
+    # The program prints them, too (infra/advice.py).
+    for known in (one for one in found if one.fix not in text):
+        chinese = translated(known)
+        lines += [*([f"{FIX}{chinese[1]}"] if chinese else []), f"Fix: {known.fix}."]
+    return "\n".join(lines)

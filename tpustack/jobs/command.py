@@ -40,7 +40,7 @@ def command() -> None:
     """
 
 
-@command.command("submit")
+@command.command("submit", short_help="Add a job to a stack's queue.")
 @options.queue_options
 @options.job_options
 @options.vertex_options
@@ -109,7 +109,7 @@ def _print_job(job: Job, queue: Queue, lines: int | None, *, as_json: bool) -> N
         click.echo("\n".join(jobs.job_lines(job, queue.store.bucket)[:lines]))
 
 
-@command.command("list")
+@command.command("list", short_help="List the jobs of a stack.")
 @options.on_queue
 @click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
 @console.as_json("jobs")
@@ -122,14 +122,12 @@ def list_jobs(queue: Queue, everything: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown, indent=2))
     elif shown:
-        from rich.console import Console
-
-        Console().print(jobs.jobs_table(shown))
+        click.echo("\n".join(jobs.jobs_table(shown, console.columns())))
     else:
         click.echo(f"no jobs in gs://{queue.store.bucket}")
 
 
-@command.command("show")
+@command.command("show", short_help="Show a job and its state.")
 @options.job_argument
 @options.on_queue
 @console.as_json("job")
@@ -138,7 +136,7 @@ def show(queue: Queue, job: str, as_json: bool) -> None:
     _print_job(jobs.read_job(queue, job), queue, None, as_json=as_json)
 
 
-@command.command("logs")
+@command.command("logs", short_help="Print a job's output, across restarts.")
 @options.job_argument
 @options.on_queue
 @click.option("--follow", "-f", is_flag=True, help="Follow until the job ends; exit with its code.")
@@ -155,7 +153,7 @@ def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
         sys.exit(jobs.read_job(queue, job).code)
 
 
-@command.command("stop")
+@command.command("stop", short_help="Stop a job.")
 @options.job_argument
 @options.on_queue
 @console.as_json("job")
@@ -167,7 +165,7 @@ def stop(queue: Queue, job: str, as_json: bool) -> None:
     _print_state(found, state, f"{job} is {state}", as_json=as_json)
 
 
-@command.command("wait")
+@command.command("wait", short_help="Wait for a job, and exit with its exit code.")
 @options.job_argument
 @options.on_queue
 @options.span_option("--timeout", "Wait no longer than this, such as 2h.")
@@ -179,7 +177,7 @@ def wait(queue: Queue, job: str, timeout: float | None, as_json: bool) -> None:
     sys.exit(found.code)
 
 
-@command.command("artifacts")
+@command.command("artifacts", short_help="List or fetch the files that a job left.")
 @options.job_argument
 @options.on_queue
 @click.option("--output", type=click.Path(path_type=Path), help="Download them to this folder.")
@@ -197,7 +195,7 @@ def list_artifacts(queue: Queue, job: str, output: Path | None, as_json: bool) -
         click.echo(f"{one.bytes:>12}  {console.line(one.url)}")
 
 
-@command.command("resubmit")
+@command.command("resubmit", short_help="Run a job again, with the same files and options.")
 @options.job_argument
 @options.queue_options
 @click.option("--name", help="The new job's name; by default the old one with a number.")
@@ -298,7 +296,7 @@ _PLOT = click.option(
 )
 
 
-@command.command("sweep")
+@command.command("sweep", short_help="Search for the best parameters with many jobs.")
 @_STACKS
 @_BUCKETS
 @click.option(
@@ -415,7 +413,7 @@ def command_of(stack: str | None) -> str:
     return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
 
 
-@command.command("trials")
+@command.command("trials", short_help="Show the trials of a sweep, the best first.")
 @click.argument("sweep")
 @_STACKS
 @_BUCKETS
@@ -471,7 +469,7 @@ def _table(sweep: sweeps.Sweep) -> list[str]:
         params = (str(one.params[name]) for name in names)
         cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
         rows.append(tuple(map(console.line, cells)))
-    return aligned(rows, left=len(rows[0]))
+    return aligned(rows, len(rows[0]), console.columns(), ("steps", "job"))
 
 
 def _draw(sweep: sweeps.Sweep, path: Path) -> None:

@@ -15,17 +15,14 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpu_agent.jobs.queue import ENDED, QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec, waiting
-from tpu_core import paths
+from tpu_core import paths, words
 from tpu_core.bucket import Conflict
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import source, vertex
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 # A job's name may have 63 characters: 40 of its command, 8 of a digest, and the number of its run.
 _LONGEST_STEM, _DIGEST = 40, 8
@@ -244,7 +241,6 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
 # --- Jobs for people and programs.
 
 _COMMAND = 30
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -262,29 +258,25 @@ def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def jobs_table(shown: list[dict[str, Any]]) -> "Table":
-    """Return a table of rows."""
+def jobs_table(shown: list[dict[str, Any]], columns: int | None) -> list[str]:
+    """Return rows as the lines of a table; `columns` is the terminal's width, if there is one."""
     # Commands that print no table needn't load it.
-    from rich.table import Table
-    from rich.text import Text
+    from infra.cost import aligned
 
-    made = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("job", "state", "next", "prio", "tries", "age", "took"):
-        made.add_column(name, no_wrap=True)
-    # The one that gives way where the terminal is narrow.
-    made.add_column("command", min_width=12)
+    heading = ("job", "state", "next", "prio", "tries", "age", "took", "command")
+    table: list[tuple[str, ...]] = [heading]
     now = time.time()
     for row in shown:
         state = "stopping" if row["state"] == RUNNING and row["stop"] else row["state"]
         state += f" ({row['code']})" if row["code"] and state != "stopping" else ""
-        took = span((row["ended"] or now) - row["started"]) if row["started"] else ""
+        end = row["ended"] or now
+        took = words.duration(round(end - row["started"])) if row["started"] else ""
         command = row["command"]
         command = command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…"
         cells = [row["name"], state, row["place"] or "", row["priority"], row["tries"]]
-        cells += [span(now - row["submitted"]), took, command]
-        # Text, since others wrote it: a str would be read as rich's markup.
-        made.add_row(*(Text(console.line(str(cell))) for cell in cells))
-    return made
+        cells += [words.duration(round(now - row["submitted"])), took, command]
+        table.append(tuple(console.line(str(cell)) for cell in cells))
+    return aligned(table, len(heading), columns, ("command", "prio", "took", "tries"))
 
 
 def job_document(job: Job, bucket: str) -> dict[str, Any]:
@@ -314,7 +306,8 @@ def job_lines(job: Job, bucket: str) -> list[str]:
     if job.code is not None:
         shown.append(f"  exit code  {job.code}")
     for one in job.tries:
-        ended = f"{one.why} after {span(one.ended - one.started)}" if one.ended else "runs"
+        took = words.duration(round((one.ended or 0.0) - one.started))
+        ended = f"{one.why} after {took}" if one.ended else "runs"
         code = f", exit code {one.code}" if one.code is not None else ""
         shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
     return [console.unbroken(line) for line in shown]
@@ -323,11 +316,3 @@ def job_lines(job: Job, bucket: str) -> list[str]:
 def moment(seconds: float) -> str:
     """Return a time as people read it."""
     return f"{datetime.fromtimestamp(seconds, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def span(seconds: float) -> str:
-    """Return a duration as people read it: in the largest unit of which there are two."""
-    for unit, name in _UNITS:
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -15,7 +15,7 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack import console
 from tpustack.cloud.google import Google, Nodes
-from tpustack.errors import TpustackError, UsageError
+from tpustack.errors import Denied, Missing, TpustackError, UsageError
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -61,7 +61,6 @@ def _bucket_of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     from infra.names import names_of
     from tpustack import stacks
 
-    stacks.require_file(stack)
     settings = stacks.load(stack)
     if managed and settings.jobs.vertex is None:
         raise UsageError(
@@ -93,12 +92,12 @@ def explained(queue: Queue) -> Iterator[None]:
     except GoogleError as error:
         place = f"{_SCHEME}{queue.store.bucket}"
         if error.status == 404:
-            raise UsageError(
+            raise Missing(
                 f"there is no bucket {place}: the stack is down, or it is another bucket. "
                 "`pulumi up` makes a stack's bucket. Nothing was changed"
             ) from None
         if error.status in (401, 403):
-            raise TpustackError(
+            raise Denied(
                 f"you may not use {place}: ask for roles/storage.objectUser on it. Google's "
                 f"answer: {error}"
             ) from None
@@ -139,12 +138,18 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     # A -pod runtime holds the chips for its gRPC server: other processes of the host find none.
     serves_grpc = runtime is not None and runtime.serves_grpc
     on_vm = settings.training.run_on is RunOn.VM
+    installs = bool(settings.training.tensorflow_version)
+    if settings.is_compute and framework == "tensorflow" and not installs:
+        raise UsageError(
+            f"--framework tensorflow: training.tensorflowVersion is not set for the stack {stack}, "
+            "whose machine of Compute Engine has no TensorFlow without it"
+        )
     if accelerator and accelerator.hosts > 1:
         slices = settings.tpu.slices
         if cure := _cure_of_slice(framework, slices, on_vm=on_vm, serves_grpc=serves_grpc):
             raise UsageError(
                 f"--framework {framework}: the {accelerator.name} of the stack {stack} has "
-                f"{accelerator.hosts} hosts. {cure} (docs/frameworks.md)"
+                f"{accelerator.hosts} hosts. {cure} (docs/jobs.md#several-hosts)"
             )
     if framework not in ON_EACH_HOST:
         return None
@@ -241,7 +246,7 @@ def _why_down(queue: Queue, stack: str, settings: "StackSettings") -> str | None
         if error.status != 404:
             raise
         return _NEW
-    nodes = Nodes(Google(), settings.project)
+    nodes = Nodes(Google(), settings.project, compute=settings.is_compute)
     for name in names_of(settings, stack).tpus(settings.tpu.slices):
         if nodes.find(settings.tpu_zones, name) is None:
             return f"its TPU {name} is gone"

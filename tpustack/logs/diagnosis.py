@@ -1,4 +1,4 @@
-"""Known and unknown errors in a log, and the page of the known ones.
+"""Known and unknown errors in a log, and the page of the known ones, in English and Chinese.
 
 A log comes from anywhere: a serial port, journald, a terminal that broke its lines, a piece that
 was pasted into a mail. So what loggers put before a message is taken away, broken lines are put
@@ -7,6 +7,7 @@ known is named, too: silence would mean that all is well.
 """
 
 import re
+import textwrap
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,9 +15,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from tpu_core.causes import CAUSES
 from tpu_training.errors import KnownError, innocent_lines, known_errors
-from tpustack.console import unbroken
+from tpustack.console import in_chinese, unbroken
 
+# The Chinese words for "Cause:" and "Fix:".
+CAUSE, FIX = "\u539f\u56e0\uff1a", "\u89e3\u51b3\u65b9\u6cd5\uff1a"
 _LONGEST_TEXT = 200
 _TRACEBACK = "Traceback (most recent call last)"
 _LOOKS_LIKE_AN_ERROR = re.compile(
@@ -61,9 +65,12 @@ class Finding(Excerpt):
     known: KnownError
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for programs, with cause and cure."""
+        """Return it for programs, with cause and fix, also in the person's language."""
         known = self.known
-        about = {"id": known.id, "cause": known.cause, "cure": known.cure, "link": known.link}
+        about: dict[str, Any] = {"id": known.id, "cause": known.cause, "fix": known.fix}
+        about |= {"link": known.link, "translation": None}
+        if chinese := translated(known):
+            about["translation"] = dict(zip(("cause", "fix"), chinese, strict=True))
         return {**super().as_json(), **about}
 
 
@@ -73,6 +80,11 @@ class Diagnosis:
 
     findings: tuple[Finding, ...]
     unknown: tuple[Excerpt, ...]
+
+
+def translated(known: KnownError) -> tuple[str, str] | None:
+    """Return cause and fix in the person's language; None for English."""
+    return known.chinese if in_chinese() else None
 
 
 def diagnose(source: str, text: str) -> Diagnosis:
@@ -241,34 +253,68 @@ def _without_prefixes(line: str) -> str:
 
 
 _PAGE = """\
-# Troubleshooting
+# Errors and fixes
 
-<!-- Made by `make docs` from the trainer's known_errors.json; a test keeps the two equal. -->
+<!-- Made by `make docs` from known_errors.json and tpu_core.causes; a test keeps it current. -->
 
-`tpustack doctor FILE` finds the errors of this page in a log, also with what loggers and terminals
-put around them, broken into lines, or only a piece of them; `-` is standard input. Without a file
-it looks into a stack's own: the states of VM and TPU, and the VM's serial port.
+Each heading is what you see in a log or on the terminal. Search this page for a few words of your
+message, or let `tpustack doctor FILE` search your log. It finds these errors even if the lines are
+broken, have a logger's prefix, or are only a part of the message; `-` reads standard input. Without
+a file, it reads the stack's own logs and states: the TPU, the VM and the VM's serial port.
 
 ```console
-$ echo "terminate called after throwing an instance of 'std::bad_alloc'" | tpustack doctor -
-<stdin>:1: host-memory: terminate called after throwing an instance of 'std::bad_alloc'
-  cause: this machine's memory is full
-  cure:  use a machine type with more memory, and run one job on it at a time
-  see:   https://cloud.google.com/compute/docs/instances/changing-machine-type-of-stopped-instance
+$ echo "constraints/compute.requireOsLogin violated" | tpustack doctor -
+<stdin>:1: policy-os-login: constraints/compute.requireOsLogin violated
+  cause: an organization policy requires OS Login, and the stack disables it
+  fix:   set vm.osLogin to true (the default)
+  see:   https://cloud.google.com/compute/docs/oslogin/manage-oslogin-in-an-org
 ```
 
-It exits with 0 if it found nothing, with 1 if it found an error, known or not, and with 2 if its
-arguments are wrong. The trainer explains its own errors by the same catalogue.
+The [exit codes](commands.md#tpustack-doctor) are 0 if it finds nothing, 1 if it finds an error,
+known or not, and 2 for wrong arguments. The trainer and `pulumi up` print the same fixes.
+
+With `TPUSTACK_LANG=zh`, or in a Chinese locale, `tpustack doctor` and `pulumi up` print the fix in
+Chinese, followed by the English text. Every other language gives English.
+"""
+_RECREATING = """\
+## While the agent recreates a TPU {#recreating}
+
+The agent names why Google doesn't provide the TPU, with Google's own words in parentheses.
+
+| in its log | meaning | fix | tries again |
+|---|---|---|---|
 """
 
 
 def errors_page() -> str:
-    """Return the page docs/troubleshooting.md."""
-    return "\n".join([_PAGE, *map(_section, known_errors())])
+    """Return the page docs/errors.md."""
+    causes = (
+        f"| `{name}` | {meaning} | {cure or 'wait'} | {'yes' if passes else 'no'} |\n"
+        for name, (meaning, cure, passes) in CAUSES.items()
+    )
+    return "\n".join([_PAGE, *map(_section, known_errors()), _RECREATING + "".join(causes)])
 
 
 def _section(known: KnownError) -> str:
+    cause, fix = known.chinese
     return (
-        f"## {known.id}\n\n```text\n{known.example}\n```\n\n"
-        f"Cause: {known.cause}.\n\nCure: {known.cure}.\n\nSee <{known.link}>.\n"
+        f"## `{known.symptom}` {{#{known.id}}}\n\n```text\n{_fitting(known.example)}\n```\n\n"
+        f"**Cause:** {_sentence(known.cause)}.\n\n**Fix:** {_sentence(known.fix)}.\n\n"
+        f"See <{known.link}>.\n\n"
+        '<div lang="zh" markdown>\n\n'
+        f"**{CAUSE[:-1]}**{CAUSE[-1]}{cause}\u3002\n\n**{FIX[:-1]}**{FIX[-1]}{fix}\u3002\n\n</div>\n"
     )
+
+
+def _fitting(text: str) -> str:
+    """Return a message in lines that fit the page, broken between words as a terminal does."""
+    lines = (
+        textwrap.wrap(line, _COLUMNS - 2, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in text.split("\n")
+    )
+    return "\n".join(part for line in lines for part in line)
+
+
+def _sentence(text: str) -> str:
+    # What begins with a command or a flag keeps its case.
+    return text if text[:1] in "`-" else text[:1].upper() + text[1:]

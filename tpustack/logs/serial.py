@@ -7,10 +7,12 @@ it writes to the bucket.
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpu_core import words
 from tpu_training.goodput.ledger import read
 from tpustack import errors, goodput
 from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, says_disabled
@@ -33,7 +35,12 @@ _OFF = ("STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED")
 
 
 def follow(
-    console: "Console", outputs: Mapping[str, Any], *, advice: str, on_tpu: bool = False
+    console: "Console",
+    outputs: Mapping[str, Any],
+    *,
+    advice: str,
+    on_tpu: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Show the trainer's output and the training's progress until it ends.
 
@@ -42,6 +49,7 @@ def follow(
         outputs: the stack's, as infra/program.py names them.
         advice: what to do about a failure, as a sentence.
         on_tpu: whether the TPU VM runs the trainer.
+        verbose: show also what the machine writes before the first step of the training.
 
     Raises:
         TpustackError: when the training has failed for good, or the VM is off.
@@ -62,6 +70,7 @@ def follow(
         progress.TextColumn("{task.fields[figures]}", markup=False),
         progress.TimeElapsedColumn(),
         console=console,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task("training", total=None, figures=f"waiting for {vm}")
@@ -69,18 +78,33 @@ def follow(
         def show(line: str, style: str | None = "dim") -> None:
             console.print(f"  {line}", style=style, highlight=False, markup=False, soft_wrap=True)
 
+        boot = Boot(vm)
+
+        def on_line(line: str) -> None:
+            if verbose or on_tpu or not boot.holds(line):
+                show(line)
+                return
+            bar.update(task, figures=boot.title)
+            if not console.is_terminal and len(boot.lines) == 1:
+                show(boot.title)
+
         def on_progress(step: Progress) -> None:
+            boot.over()
             bar.update(task, completed=step.step, total=step.steps, figures=step.summary)
             if not console.is_terminal:
                 show(str(step), None)
 
         def look() -> None:
+            for line in boot.last():
+                show(line)
             why_silent = _say_why_tpu_is_silent if on_tpu else _say_why_silent
             show(why_silent(google, outputs, advice))
 
         ended = wait_for_end(
-            source, on_line=show, on_progress=on_progress, on_silence=look, silence=SILENCE
+            source, on_line=on_line, on_progress=on_progress, on_silence=look, silence=SILENCE
         )
+    for line in () if ended.succeeded else boot.last():
+        show(line)
     outcome = f"training {'finished' if ended.succeeded else 'failed'} {ended.message}"
     console.print(outcome, highlight=False, markup=False, soft_wrap=True)
     if not ended.succeeded:
@@ -94,6 +118,9 @@ def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> 
     try:
         status = str(google.get(url, {"fields": "status"})["status"])
     except NotFound:
+        if outputs.get("architecture") == "compute":
+            error = f"{vm} is gone: Google has deleted it. `tpustack recover` recreates a spot one"
+            raise errors.TpustackError(f"{error}. {advice}") from None
         return f"{vm} is gone; waiting for the one that its group makes"
     if status in _OFF:
         raise errors.TpustackError(f"{vm} is {status} and writes nothing more. {advice}")
@@ -251,7 +278,7 @@ _FINISHED = re.compile(r"training finished(.*)")
 _FAILED = re.compile(r"training failed(.*)")
 # As agent/tpu_agent/trainer.py says them.
 _FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
-_GAVE_UP = "tpu-stack: the trainer is not started again"
+_GAVE_UP = "tpu-stack: the trainer is not restarted"
 # The guest agent, google_metadata_script_runner/main.go; then that of older images.
 _SCRIPT_FAILED = re.compile(
     r'Script "startup-script" failed with error: (.*)'
@@ -270,12 +297,25 @@ class Progress:
 
     def __str__(self) -> str:
         """Return it in one line."""
-        return f"training {self.step}/{self.steps} {self.summary}"
+        return f"training {self.step}/{self.steps} · {self.summary}".rstrip(" ·")
 
     @property
     def summary(self) -> str:
         """The figures in one line."""
-        return " ".join(f"{name}={value}" for name, value in self.figures.items())
+        return " · ".join(_figure(name, value) for name, value in self.figures.items())
+
+
+def _figure(name: str, value: str) -> str:
+    """Return a figure of the trainer as its own progress bar has it."""
+    try:
+        number = float(value.removesuffix("s"))
+        if name == "examples_per_second":
+            return words.pace(number)
+        if name == "eta":
+            return f"{words.duration(number)} left"
+        return f"{name} {number:.3f}"
+    except (ValueError, OverflowError):
+        return f"{name} {value}"
 
 
 @dataclass(frozen=True)
@@ -284,6 +324,39 @@ class Ended:
 
     succeeded: bool
     message: str
+
+
+class Boot:
+    """The lines between a boot and the first step: a start is one line, unless it fails.
+
+    Args:
+        vm: the machine's name.
+    """
+
+    def __init__(self, vm: str) -> None:
+        # The last ones say why it fails.
+        self.lines: deque[str] = deque(maxlen=20)
+        self.title = f"{vm} is booting; --verbose shows what it writes"
+        self._booting = True
+
+    def holds(self, line: str) -> bool:
+        """Return whether the line belongs to a boot; it is kept then. A failure is none."""
+        self._booting = self._booting or bool(_BOOT.search(line))
+        if not self._booting or _FAILED.search(line):
+            return False
+        self.lines.append(line)
+        return True
+
+    def over(self) -> None:
+        """Forget the boot: the training makes steps."""
+        self._booting = False
+        self.lines.clear()
+
+    def last(self) -> list[str]:
+        """Return the last lines of a boot that came to nothing, and forget them."""
+        lines = list(self.lines)
+        self.lines.clear()
+        return lines
 
 
 def current_boot(text: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from pulumi import automation
 
-from infra.settings.base import counted
+from tpu_core.words import plural
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
 from tpustack.recovery import locks as locking
@@ -187,7 +187,7 @@ class Recovery:
         states.require_trusted(self._stack, before)
         deployment = before["deployment"]
         created = states.being_created(deployment)
-        self._line(f"a killed update was creating {counted(len(created), 'resource')}")
+        self._line(f"a killed update was creating {plural(len(created), 'resource')}")
         with tempfile.TemporaryDirectory() as folder:
             copy = _Copy(Path(folder), self._stack, before)
             copy.write(states.with_what_may_be_there(deployment))

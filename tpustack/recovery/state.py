@@ -313,8 +313,9 @@ def require_trusted(stack: str, state: Mapping[str, Any]) -> None:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise TpustackError(
             f"the state of stack {stack} is not trusted, and nothing was done with it:\n{lines}\n"
-            "Someone may have changed it. Put an earlier one back (docs/gitops.md), or use the "
-            "release that deployed the stack last (docs/threat-model.md)"
+            "Someone may have changed it. Put an earlier one back "
+            "(docs/ci-cd.md#recover-the-pipeline), or use the release that deployed the stack last "
+            "(docs/security.md#a-hostile-state-file)"
         )
 
 

@@ -2,7 +2,7 @@
 
     from tpu_training import fit
 
-Importing the package does not load TensorFlow. docs/python.md describes its names, the README maps
+Importing the package does not load TensorFlow. docs/models.md describes its names, the README maps
 its folders.
 """
 

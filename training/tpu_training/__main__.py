@@ -26,7 +26,7 @@ from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
 # What runs as a whole job: with a lease of the model directory, supervision and an outcome.
 _MODES = {
-    "train": "train, starting from the last checkpoint",
+    "train": "train, from the last checkpoint if there is one",
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
@@ -38,8 +38,8 @@ _NO_TRAINING = ("compile", "data", "export", "predict")
 _LIKE_JOBS = ("lr-range-test", "compile")
 _HELP_WIDTH = 80
 _EXIT_CODES = (
-    "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
-    "saved (start it again)"
+    "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with all progress "
+    "saved (start again to resume)"
 )
 # The shell's code for a program that SIGINT ended: 128 + 2.
 _EXIT_CTRL_C = 130
@@ -180,71 +180,78 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
 
 
 def _add_data(modes: Any) -> None:
-    data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
+    data = modes.add_parser("data", help="convert and check datasets", allow_abbrev=False)
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     convert = commands.add_command(
         actions,
         "convert",
         _build_convert,
-        help="write a data set as TFRecord files with a manifest",
+        help="write a dataset as TFRecord files with a manifest",
     )
     option = convert.add_argument
     option(
         "--source",
         required=True,
-        help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
-        "with images/ and masks/, CSV file, .txt file, Parquet files, WebDataset's tar files, a "
-        "version's folder of TensorFlow Datasets, or tfds:NAME, a Python file with a function "
-        "dataset(split, context), or the word digits",
+        help="a folder with MNIST's IDX files, with one folder of images per class, or with "
+        "images/ and masks/; a CSV, .txt or Parquet file; WebDataset's tar files; a "
+        "version's folder of TensorFlow Datasets, or tfds:NAME; a Python file with a "
+        "function dataset(split, context); or the word digits",
     )
     option("--output", required=True, help="local directory to write to")
-    option("--name", help="name of the data set (default: from the source)")
-    option("--feature", metavar="COLUMN", help="column of the images or texts")
-    option("--label", metavar="COLUMN", help="column of the labels")
-    option(
-        "--target", metavar="COLUMNS", help="of a CSV file: numbers to learn, instead of a label"
-    )
-    option("--labels", metavar="COLUMNS", help="likewise: several labels, columns of 0 and 1")
+    option("--name", help="name of the dataset (default: from the source)")
+    option("--feature", metavar="COLUMN", help="column with the images or texts")
+    option("--label", metavar="COLUMN", help="column with the labels")
+    option("--target", metavar="COLUMNS", help="columns with numbers to learn, instead of a label")
+    option("--labels", metavar="COLUMNS", help="columns of 0 and 1, one for each label")
     option(
         "--test-fraction",
         metavar="PART",
         type=_FRACTION,
         default=0.1,
-        help="part for testing if the source has no test split (default: 0.1)",
+        help="part of the source for the test split, if it has none (default: 0.1)",
     )
     option(
         "--validation-fraction",
         metavar="PART",
         type=_FRACTION,
         default=0.0,
-        help="part of the training examples for a split validation (default: none, or the "
+        help="part of the training examples for the split validation (default: none, or the "
         "source's own)",
     )
-    option("--seed", type=commands.number(int, 0), default=0, help="seed of splits and order (0)")
+    option(
+        "--seed",
+        type=commands.number(int, 0),
+        default=0,
+        help="seed of splits and order (default: 0)",
+    )
     option(
         "--encoding",
         choices=("raw", "encoded"),
-        help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
+        help="raw stores images as bytes of one size, encoded as JPEG and PNG (default: as in the "
+        "source)",
     )
     option(
-        "--text-length", type=commands.number(int, 2), default=128, help="token ids per text (128)"
+        "--text-length",
+        type=commands.number(int, 2),
+        default=128,
+        help="token ids per text (default: 128)",
     )
-    option("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
+    option("--vocabulary", metavar="FILE", help="vocabulary file in the form of BERT's vocab.txt")
     option(
         "--vocabulary-size",
         type=commands.number(int, 8),
         default=8192,
-        help="size of a vocabulary made from the texts (default: 8192)",
+        help="size of the vocabulary that is collected from the texts (default: 8192)",
     )
     inspect = commands.add_command(
         actions,
         "inspect",
         lambda known: partial(_inspect_data, known.data, known.json),
-        help="show counts, shapes and classes of a data set; verify its checksums",
+        help="print counts, shapes and classes of a dataset, and verify its checksums",
     )
     option = inspect.add_argument
-    option("--data", required=True, help="directory or gs:// URL of the data set")
-    option("--json", action="store_true", help="print the same as JSON")
+    option("--data", required=True, help="directory or gs:// URL of the dataset")
+    option("--json", action="store_true", help="print JSON")
 
 
 def _build_convert(known: argparse.Namespace) -> commands.Command:
@@ -255,12 +262,12 @@ def _build_convert(known: argparse.Namespace) -> commands.Command:
 
     if known.output.startswith("gs://"):
         raise errors.InputError(
-            f"--output={known.output}: data sets are written locally; give a directory, then copy "
-            f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
+            f"--output={known.output}: datasets are written to a local directory; pass one, then "
+            f"copy it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
         raise errors.InputError(
-            "--label, --target and --labels exclude each other; give one of them"
+            "--label, --target and --labels exclude each other; pass one of them"
         )
     options = Options(
         known.name,
@@ -304,22 +311,30 @@ def _add_lr_range_test(modes: Any) -> None:
         "lr-range-test",
         _build_lr_range_test,
         help="find a good learning rate (Leslie Smith's test)",
-        description="Train a new model, raising the learning rate with each step until the loss "
-        "diverges; then train shortly at rates around the lowest loss, and suggest the best. "
-        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
-        "same for TensorBoard. Takes the parameters of train.",
+        description="Train a new model and raise the learning rate with each step until the loss "
+        "diverges. Then train briefly at rates around the lowest loss, and suggest "
+        "the best. The results are in lr_range_test/ of the model directory (plot, "
+        "CSV and JSON) and in TensorBoard. Takes the parameters of train.",
     )
     commands.add_job_arguments(parser)
     option = parser.add_argument
-    option("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
-    option("--max-rate", type=float, help="last rate (10, with lars 100)")
+    option("--min-rate", type=float, default=1e-6, help="first rate (default: 1e-6)")
+    option("--max-rate", type=float, help="last rate (default: 10, with lars 100)")
     steps = commands.number(int, _FEWEST_STEPS)
-    option("--sweep-steps", type=steps, default=150, help="number of steps (150)")
-    option("--trial-steps", type=steps, default=100, help="steps of each training after that (100)")
+    option("--sweep-steps", type=steps, default=150, help="steps of the sweep (default: 150)")
     option(
-        "--smoothing", type=commands.number(float, 0, 0.999), default=0.9, help="of the loss (0.9)"
+        "--trial-steps",
+        type=steps,
+        default=100,
+        help="steps of each training after the sweep (default: 100)",
     )
-    option("--no-plot", action="store_true", help="don't draw the PNG")
+    option(
+        "--smoothing",
+        type=commands.number(float, 0, 0.999),
+        default=0.9,
+        help="part of the running mean that each step keeps (default: 0.9)",
+    )
+    option("--no-plot", action="store_true", help="don't draw the plot")
 
 
 def _build_lr_range_test(known: argparse.Namespace) -> commands.Command:
@@ -328,7 +343,7 @@ def _build_lr_range_test(known: argparse.Namespace) -> commands.Command:
     if not 0 < known.min_rate < highest <= _LARS_HIGHEST:
         raise errors.InputError(
             f"--min-rate={known.min_rate:g} --max-rate={highest:g}: expected two rates above 0, "
-            f"the first one lower, the second at most {_LARS_HIGHEST:g}"
+            f"the first below the second, the second at most {_LARS_HIGHEST:g}"
         )
     job = commands.build_job("lr-range-test", known, known.rest)
     return partial(_run_lr_range_test, job, known)
@@ -338,7 +353,7 @@ def _run_lr_range_test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     # Before the sweep: without matplotlib, minutes of training would end without their plot.
     if not known.no_plot:
-        otherwise = ", or leave the plot out with --no-plot"
+        otherwise = ", or omit the plot with --no-plot"
         errors.require("matplotlib", "matplotlib", "plots", "the plot", otherwise)
     job = start.with_converted_data(job)
     workers, wait = start.find_workers(job)

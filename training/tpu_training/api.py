@@ -49,11 +49,11 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a data set, or arrays as for `write_data`, which are
+        data: The directory or gs:// URL of a dataset, or arrays as for `write_data`, which are
             written below `model_dir`: {"train": (features, targets), "test": (…, …)}, and
             "validation" where there is one.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
-        task: A task, its name or its file; None takes the model's, or that of the data set.
+        task: A task, its name or its file; None takes the model's, or that of the dataset.
         params: The job's parameters, as a mapping or as an instance of the model's own class.
         mode: `train`, `evaluate` or `train-and-evaluate`.
         callbacks: What to call between two loops of steps.
@@ -119,7 +119,7 @@ def export(
         kind: `saved_model` or `tflite` (int8).
         best: Whether to take the best evaluation's checkpoint instead of the newest one.
         batch_size: A fixed batch size of the input; None takes any number.
-        data: For tflite, another data set than that of the training.
+        data: For tflite, another dataset than that of the training.
         test_examples: For tflite, how many test examples to measure its accuracy with.
 
     Raises:
@@ -154,7 +154,7 @@ def write_data(
     text_length: int = 128,
     vocabulary_size: int = 8192,
 ) -> None:
-    """Write arrays in memory as a data set, which `fit` and the command line read.
+    """Write arrays in memory as a dataset, which `fit` and the command line read.
 
     Args:
         directory: A new or empty local directory.
@@ -165,7 +165,7 @@ def write_data(
             pixel (255: none), or None.
         test: Those to evaluate with at the end.
         validation: Those that choose the best checkpoint in between, if any.
-        name: The data set's name.
+        name: The dataset's name.
         class_names: A name for each class, label or number.
         text_length: The number of token ids that a text becomes.
         vocabulary_size: The largest size of the vocabulary that is made from the training texts.
@@ -189,8 +189,8 @@ def _definition(
         definition = registry.load_model(model)
     elif hasattr(model, "trainable_variables"):
         raise errors.InputError(
-            f"model is a {type(model).__name__} that is there already, but its variables must be "
-            "made on the devices that train; give a function that creates and returns it"
+            f"model is a {type(model).__name__} that already exists, but its variables must be "
+            "created on the devices that train; pass a function that creates and returns it"
         )
     elif callable(model):
         kind = type(params) if isinstance(params, Params) else KerasParams
@@ -229,12 +229,12 @@ def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
     if set(data) - {"validation"} != {"train", "test"}:
         raise errors.InputError(
             f"data has {', '.join(map(repr, data)) or 'nothing'}; expected 'train' and 'test', "
-            "and 'validation' if there is one, each with a tuple of features and targets"
+            "and optionally 'validation', each with a tuple of features and targets"
         )
     if "://" in model_dir:
         raise errors.InputError(
-            f"model_dir={model_dir}: arrays are written locally; write them with write_data, copy "
-            "the directory to the bucket and give its URL as data"
+            f"model_dir={model_dir}: arrays are written to a local directory; write them with "
+            "write_data, copy that directory to the bucket and pass its URL as data"
         )
     digest = hashlib.sha256()
     for split in sorted(data):

@@ -70,42 +70,42 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option(
         "--tpu",
-        help="a TPU's name, grpc://HOST:PORT (several with commas), or local on a TPU VM; default: "
-        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or "
-        "this machine",
+        help="a TPU's name, grpc://HOST:PORT (several separated by commas), or local on a TPU VM "
+        "(default: TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, "
+        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or this machine)",
     )
     option(
         "--tpu-zone",
-        help="zone of a TPU given by name, or several with commas (default: TPU_ZONE, or the VM's)",
+        help="zone of a TPU that is given by name, or several separated by commas (default: "
+        "TPU_ZONE, or the VM's)",
     )
     option(
-        "--tpu-project", help="project of a TPU given by name (default: TPU_PROJECT, or the VM's)"
+        "--tpu-project",
+        help="project of a TPU that is given by name (default: TPU_PROJECT, or the VM's)",
     )
     add_model(parser)
     option(
         "--data",
         required=True,
-        help="directory or gs:// URL of the data set, or a file NAME.py with a function "
+        help="directory or gs:// URL of the dataset, or a file NAME.py with a function "
         "dataset(split, context)",
     )
-    option("--model-dir", required=True, help="directory or gs:// URL for the results")
+    option("--model-dir", required=True, help="directory or gs:// URL for checkpoints and results")
     option("--config", help="YAML or JSON file with parameters")
-    option(
-        "--check", action="store_true", help="say what is wrong with the arguments, and do nothing"
-    )
+    option("--check", action="store_true", help="report wrong arguments and exit")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add --model and --task."""
     parser.add_argument(
         "--model",
-        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: "
-        f"{DEFAULT_MODEL}); with --help, list its parameters",
+        help=f"{', '.join(BUILT_IN)}, or your own file NAME.py (default: {DEFAULT_MODEL}); with "
+        "--help, list the model's parameters",
     )
     parser.add_argument(
         "--task",
-        help=f"{', '.join(tasks.built_in_tasks())}, or a file NAME.py of your own (default: the "
-        "model file's, or what the data set's targets are for)",
+        help=f"{', '.join(tasks.built_in_tasks())}, or your own file NAME.py (default: the model "
+        "file's task, or the one for the dataset's targets)",
     )
 
 
@@ -158,8 +158,9 @@ def add_doctor(modes: Any) -> None:
         doctor.add_subparsers(dest="subject", required=True, metavar="SUBJECT"),
         "env",
         lambda known: partial(_examine, known),
-        help="what a job would train on here, and why",
-        description="Say what a job would train on here, and why. Exit code 1: it could not start.",
+        help="show what a training would use here, and why",
+        description="Show what a training would use on this machine, and why. Exit code 1: it "
+        "could not start.",
     )
     for flag in ("--tpu", "--tpu-project", "--tpu-zone"):
         env.add_argument(flag, help="as for train")
@@ -178,7 +179,7 @@ def _examine(known: argparse.Namespace) -> int:
     installed = [f"{name} {importlib.metadata.version(name)}" for name in distributions]
     print("tensorflow:", ", ".join(installed) or "not installed")
     if not installed and (error := errors.find_known_error(errors.NO_TENSORFLOW)):
-        problems.append(f"TensorFlow is not installed: {error.cure}")
+        problems.append(f"TensorFlow is not installed: {error.fix}")
     print("settings that can name a TPU, the first one that is set counts:")
     for name, value in endpoint.settings(known.tpu, os.environ).items():
         print(f"  {name:<33}{value or 'not set'}")
@@ -197,7 +198,7 @@ def _examine(known: argparse.Namespace) -> int:
             place, reason = "this machine's TPU", workers.reason
         elif gpus:
             place, reason = "this machine's GPUs", "no setting names a TPU"
-        print(f"a job would train on: {place}\nbecause: {reason}")
+        print(f"a training would use: {place}\nbecause: {reason}")
     print("".join(f"problem: {problem}\n" for problem in problems), end="", flush=True)
     return errors.EXIT_FAILURE if problems else 0
 
@@ -215,12 +216,12 @@ def add_export(modes: Any) -> None:
         modes,
         "export",
         _build_export,
-        help="write the trained model as SavedModel or int8 TFLite",
-        description="Write a trained model: as a SavedModel to serve, or as full-integer TFLite "
-        "for the Edge TPU: the accuracy that the integers cost is checked, the operations are not.",
+        help="export a trained model as SavedModel or int8 TFLite",
+        description="Write a trained model as a SavedModel to serve, or as full-integer TFLite "
+        "for the Edge TPU. The loss of accuracy is checked, the operations are not.",
     )
     option = parser.add_argument
-    option("--model-dir", required=True, help="directory or gs:// URL of the training's results")
+    option("--model-dir", required=True, help="model directory of the training, or its gs:// URL")
     option("--output", required=True, help="directory or gs:// URL to write to")
     option("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
     option(
@@ -233,21 +234,21 @@ def add_export(modes: Any) -> None:
         type=number(int, 1),
         help="fixed batch size (default: any)",
     )
-    option("--data", help="data set for tflite (default: the one of the training)")
+    option("--data", help="dataset for tflite (default: the training's)")
     option(
         "--test-examples",
         type=number(int, 1),
         default=_TEST_LIMIT,
-        help=f"test examples for measuring tflite's accuracy ({_TEST_LIMIT})",
+        help=f"test examples that measure tflite's accuracy (default: {_TEST_LIMIT})",
     )
-    option("--model", help="your own model file, if it was moved")
+    option("--model", help="path of your model's file, if it moved")
 
 
 def _build_export(known: argparse.Namespace) -> Command:
     """Check the flags; the checkpoint and the model are read when the command runs."""
     if known.batch_size is not None and known.format == "tflite":
         raise errors.InputError(
-            f"--batch-size={known.batch_size}: a tflite model takes one image a time"
+            f"--batch-size={known.batch_size}: a tflite model takes one image at a time"
         )
     return partial(_export, known)
 
@@ -275,8 +276,8 @@ def add_predict(modes: Any) -> None:
         modes,
         "predict",
         _build_predict,
-        help="predict a data set or image files with a SavedModel",
-        description="Predict a data set's test split or image files; write classes and "
+        help="predict a dataset or image files with a SavedModel",
+        description="Predict a dataset's test split or image files, and write classes and "
         "probabilities as JSON lines.",
     )
     option = parser.add_argument
@@ -285,9 +286,9 @@ def add_predict(modes: Any) -> None:
         "--input",
         required=True,
         nargs="+",
-        help="directory of a data set, or image files and folders",
+        help="a dataset's directory, or image files and folders",
     )
-    option("--output", required=True, help="NAME.jsonl to write")
+    option("--output", required=True, help="file NAME.jsonl to write")
 
 
 def _build_predict(known: argparse.Namespace) -> Command:

@@ -36,18 +36,18 @@ def add(modes: Any) -> None:
         modes,
         "compile",
         _build,
-        help="say what a job needs and takes on a TPU, without one",
+        help="show what a training needs on a TPU, without one",
         description="Compile the training step and the evaluation with Google's TPU compiler, on "
-        "this machine: memory, the largest batch, the least time and price. Takes the parameters "
-        "of train. Exit code 1: it does not fit.",
+        "this machine. Shows memory, the largest batch, and the least time and "
+        "price. Takes the parameters of train. Exit code 1: it doesn't fit.",
     )
     add_compile_arguments(parser)
     option, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
-    option("--compare", metavar="TYPES", help="TPU types side by side, with commas")
-    option("--stablehlo", metavar="FILE", help="compile StableHLO instead of a job")
+    option("--compare", metavar="TYPES", help="compare TPU types, separated by commas")
+    option("--stablehlo", metavar="FILE", help="compile StableHLO instead of a training")
     switch("--quick", help="stop after the first answer: memory and bounds")
-    switch("--cached", help="print what is known already; compile nothing")
-    switch("--json", help="print the same as JSON")
+    switch("--cached", help="print stored answers and compile nothing")
+    switch("--json", help="print JSON")
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,11 +56,11 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     option("--tpu", metavar="TYPE", help="a TPU type, such as v3-8")
     commands.add_model(parser)
     option("--config", help="YAML or JSON file with parameters")
-    option("--data", help="directory or gs:// URL of the data set; its manifest is read")
+    option("--data", help="directory or gs:// URL of the dataset, whose manifest is read")
     option("--shape", help="instead of --data: HEIGHTxWIDTHxCHANNELS of images or LENGTH of texts")
     option("--classes", type=int, help="with --shape: the number of classes")
-    option("--vocabulary", type=int, help="with --shape of texts: number of tokens")
-    option("--examples", type=int, help="with --shape: examples of an epoch")
+    option("--vocabulary", type=int, help="with --shape of texts: the number of tokens")
+    option("--examples", type=int, help="with --shape: the examples of an epoch")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _build(known: argparse.Namespace) -> commands.Command:
     problems = Problems()
     kinds = find_tpus(known, problems)
     if known.cached:
-        problems.add(["--cached answers for a job, without --stablehlo"] if known.stablehlo else ())
+        problems.add(["--cached needs a training; omit --stablehlo"] if known.stablehlo else ())
         problems.end()
         return partial(_show_cached, kinds, known)
     job = None
@@ -200,8 +200,8 @@ def _file_problems(known: argparse.Namespace) -> Iterable[str]:
     named = [f"--{name}" for name in _OF_A_JOB if getattr(known, name) is not None]
     if named or known.rest:
         yield (
-            f"--stablehlo={known.stablehlo} is a whole program, without "
-            f"{', '.join([*named, *known.rest])}; leave out one or the other"
+            f"--stablehlo={known.stablehlo} is a whole program; omit it, or omit "
+            f"{', '.join([*named, *known.rest])}"
         )
 
 
@@ -274,7 +274,9 @@ def _show_cached(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
     if known.json:
         _print_json(found, {"model": model, "params": given, "examples": examples}, examples)
     elif not found:
-        raise errors.TrainingError("nothing is known of this job: leave out --cached to compile it")
+        raise errors.TrainingError(
+            "no answer is stored for this training; omit --cached to compile it"
+        )
     else:
         lines = [line for one in found for line in table.answer_lines(one, examples)]
         print(*lines, table.LEGEND, sep="\n", flush=True)
@@ -282,7 +284,7 @@ def _show_cached(kinds: Sequence[Tpu], known: argparse.Namespace) -> int:
 
 
 def _print_json(found: Sequence[Answer], about: dict[str, Any], examples: int | None) -> None:
-    """Print all that was found; docs/compile.md names each field, and a test compares them."""
+    """Print all that was found; docs/sizing.md names each field, and a test compares them."""
     content = {
         "format": _FORMAT,
         "versions": compiler.versions(),

@@ -143,7 +143,7 @@ class Attempt:
         if (ended := self.ended()) is not None or self.is_running():
             return ended
         # It may have ended between the two looks.
-        return self.ended() or Outcome("preempted", None, "its machine was restarted")
+        return self.ended() or Outcome("preempted", None, "its VM was restarted")
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to every process of the attempt but this one."""
@@ -157,16 +157,20 @@ class Attempt:
         Returns:
             False if one is left after that time: the kernel ends none that waits for a driver.
         """
-        end = time.monotonic() + seconds
-        kill_all()
-        while (found := self._others()) and time.monotonic() < end:
+        end, empty = time.monotonic() + seconds, 0
+        # A process has no environment for a moment, while it becomes another program: look twice.
+        while empty < 2:
+            kill_all()
+            found = self._others()
+            if found and time.monotonic() >= end:
+                return False
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
+            empty = 0 if found else empty + 1
             self.is_running()  # Buries it, if it is a child of this process.
             time.sleep(_PAUSE)
-            kill_all()
-        return not found
+        return True
 
     def remove(self) -> None:
         """Delete the folder."""
@@ -205,7 +209,7 @@ def printable(text: str) -> str:
 
 def why_full(folder: Path) -> str:
     """Return that the disk of a folder is full, for people; empty if it is not."""
-    return "the machine's disk is full" if shutil.disk_usage(folder).free < _FULL else ""
+    return "the VM's disk is full" if shutil.disk_usage(folder).free < _FULL else ""
 
 
 def _marked(mark: str) -> set[int]:
@@ -311,7 +315,7 @@ _TOLD_WITHIN = 1.0
 _SIGNALLED = 128
 
 
-_GOES_DOWN = Outcome("preempted", said="its machine goes down")
+_GOES_DOWN = Outcome("preempted", said="its VM shuts down")
 
 
 class Ended(Exception):
@@ -341,7 +345,7 @@ def supervise(folder: Path, store: Callable[[str], Bucket], who: Identity) -> No
         signal.signal(signal.SIGTERM, lambda *_: supervisor.go_down())
         outcome = supervisor.run()
     except Exception as error:  # Whatever it is, the runner must get to know.
-        outcome = Outcome("setup", 1, f"the job could not be run: {type(error).__name__}: {error}")
+        outcome = Outcome("setup", 1, f"the job could not start: {type(error).__name__}: {error}")
     if outcome.code and (why := why_full(folder)):
         outcome = replace(outcome, said=f"{why}; {outcome.said}".rstrip("; "))
     if outcome.said:
@@ -390,7 +394,7 @@ class Supervisor:
         except (SetupError, Harmful, GoogleError) as error:
             return Outcome("setup", 1, str(error))
         self._keep_artifacts(environment.artifacts)
-        text = "the command does not exist on the machine (exit code 127)" if code == 127 else ""
+        text = "the command doesn't exist on the VM (exit code 127)" if code == 127 else ""
         return Outcome("exited", code, text)
 
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
@@ -431,7 +435,7 @@ class Supervisor:
             return _GOES_DOWN
         beat = self._attempt.last_beat()
         if beat is not None and now() > beat + SURE + _LEASE_SLACK:
-            return Outcome("preempted", said="the runner of this machine is gone")
+            return Outcome("preempted", said="the runner of this VM has ended")
         return self._attempt.is_to_end()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
@@ -453,4 +457,4 @@ class Supervisor:
                 with path.open("rb") as file:
                     self._store.upload(name, file, path.stat().st_size)
             except (OSError, UnicodeError) as error:
-                say(f"the artifact {path.name} could not be kept: {error}")
+                say(f"the artifact {path.name} could not be uploaded: {error}")

@@ -106,7 +106,7 @@ class Environment:
         # -I: neither variables nor the folder that this runs in may add modules to it.
         command = [self._python(), "-I", "-m", "venv", "--clear", str(self._venv)]
         if self._call(command if with_pip else [*command, "--without-pip"], {}) != 0:
-            raise SetupError("no Python environment could be made")
+            raise SetupError("the Python environment could not be created")
 
     def _install(self, needed: Sequence[str]) -> None:
         pip = [str(self._venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
@@ -116,7 +116,7 @@ class Environment:
         # pip fails without anything to install.
         for arguments in filter(None, (rest, wheels)):
             if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
-                raise SetupError("its requirements can't be met: the log says which")
+                raise SetupError("its requirements can't be installed: see its log")
 
     def _see_packages(self) -> None:
         """Let the environment find the machine's TensorFlow, and the trainer."""
@@ -124,7 +124,7 @@ class Environment:
             [self._python(), "-c", _PATHS], capture_output=True, text=True, check=False
         )
         if asked.returncode != 0:
-            raise SetupError("the machine's TensorFlow can't be found")
+            raise SetupError("the VM's TensorFlow can't be found")
         paths = [*json.loads(asked.stdout), *filter(None, [os.environ.get(Variables.PACKAGES)])]
         (packages,) = self._venv.glob("lib/python*/site-packages")
         lines = [f"import site; site.addsitedir({path!r})" for path in paths]
@@ -243,7 +243,7 @@ def check_digest(path: Path, sha256: str) -> None:
         while part := file.read(1 << 20):
             digest.update(part)
     if digest.hexdigest() != sha256:
-        raise Harmful(f"the archive is not what was uploaded: its SHA-256 is not {sha256}")
+        raise Harmful(f"the archive is not the uploaded one: its SHA-256 is not {sha256}")
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -258,7 +258,7 @@ def unpack(archive: Path, folder: Path) -> None:
     except (tarfile.TarError, EOFError, zlib.error, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise Harmful(f"the archive can't be unpacked: {error}") from None
+        raise Harmful(f"the archive can't be extracted: {error}") from None
 
 
 def _checked(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
@@ -268,7 +268,7 @@ def _checked(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
         _check(member)
         left -= member.size + tarfile.BLOCKSIZE
         if left < 0:
-            raise Harmful(f"the archive has more than {_MOST_BYTES >> 30} GiB when it is unpacked")
+            raise Harmful(f"the archive has more than {_MOST_BYTES >> 30} GiB when extracted")
         if members.setdefault(posixpath.normpath(member.name), member) is not member:
             raise Harmful(f"{member.name} is in the archive twice")
         # As it was packed, but without set-user-ID.
@@ -279,7 +279,7 @@ def _checked(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
     for name, member in members.items():
         # Links to folders may lead out together.
         if _passes(name, links) or (member.issym() and _passes(_target(member), links)):
-            raise Harmful(f"{member.name} in the archive lies behind a link")
+            raise Harmful(f"{member.name} in the archive is behind a link")
     return list(members.values())
 
 
@@ -287,7 +287,7 @@ def _check(member: tarfile.TarInfo) -> None:
     if not (member.isfile() or member.isdir() or member.issym()):
         raise Harmful(f"{member.name} in the archive is neither file, folder nor symbolic link")
     if _leads_out(member.name):
-        raise Harmful(f"{member.name} in the archive lies outside of it")
+        raise Harmful(f"{member.name} in the archive is outside of it")
     if member.issym() and (member.linkname.startswith("/") or _leads_out(_target(member))):
         raise Harmful(f"{member.name} in the archive is a link to {member.linkname}, outside of it")
 

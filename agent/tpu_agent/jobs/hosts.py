@@ -108,7 +108,7 @@ def _failed(reported: Outcome) -> Outcome | None:
 def _lost(reported: Outcome | None, silence: float) -> Outcome | None:
     if silence < _SILENCE:
         return None
-    what = "has said nothing more" if reported else "has not begun"
+    what = "has stopped reporting" if reported else "has not started"
     where = "see `journalctl --unit jobs` there, or its serial port"
     return Outcome("preempted", None, f"it {what} for {_SILENCE / 60:g} minutes; {where}")
 
@@ -139,7 +139,7 @@ class Host:
             return
         content = content_of(job, self._store.bucket, replace(tpu, worker=self._number))
         host = str(self._number)
-        self._world.say(f"{job.name} runs on host {host} (try {job.tries[-1].number})")
+        self._world.say(f"{job.name} runs on host {host} (attempt {job.tries[-1].number})")
         self._beaten = -_SILENCE
         Follower(
             self._store, self._folder, self._world, host, lambda _: content, self._tell, self._beat
@@ -154,7 +154,7 @@ class Host:
         try:
             self._store.write(self._path(job, "json"), b"", summary=_STILL)
         except GoogleError as error:
-            self._world.say(f"trying again: {error}")
+            self._world.say(f"retrying: {error}")
         else:
             self._beaten = now
 
@@ -167,7 +167,7 @@ class Host:
                 report = records.stamped(vars(outcome))
                 self._store.write(self._path(job, "json"), b"", summary=report)
             except GoogleError as error:
-                self._world.say(f"trying again: {error}")
+                self._world.say(f"retrying: {error}")
                 self._world.sleep(_LOOK)
             else:
                 how = outcome.said or outcome.why
@@ -251,7 +251,7 @@ class Follower:
             try:
                 return self._queue.read(name)
             except GoogleError as error:
-                self._world.say(f"trying again: {error}")
+                self._world.say(f"retrying: {error}")
                 self._world.sleep(_LOOK)
         return None
 

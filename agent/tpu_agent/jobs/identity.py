@@ -73,7 +73,7 @@ class Identity:
                 return
             except OSError as error:
                 if not left:
-                    raise SetupError(f"{error} (after {_GRANTS} s)") from None
+                    raise SetupError(f"{error} (for {_GRANTS} s)") from None
             check()
             time.sleep(1.0)
 
@@ -108,8 +108,8 @@ def _must(command: Sequence[str], given: str = "", but: int = 0) -> None:
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     if done.returncode not in (0, but):
         raise SetupError(
-            "jobs.asRoot is false, and no job can be kept apart here. Use another image, "
-            f"or set jobs.asRoot: true. {command[0]}: {done.stderr.strip() or done.returncode}"
+            "jobs.asRoot is false, but jobs can't be isolated on this VM. Use another image, or "
+            f"set jobs.asRoot: true. {command[0]}: {done.stderr.strip() or done.returncode}"
         )
 
 
@@ -214,5 +214,5 @@ class JobMetadata:
             f"{_ACCOUNTS}/default/scopes": _SCOPE,
         }
         if path not in own:
-            raise FileNotFoundError(f"no job is told {path}")
+            raise FileNotFoundError(f"jobs may not read {path}")
         return own[path], ""

@@ -159,9 +159,9 @@ class Job:
         if last.why == "setup" or (last.why == "exited" and outcome.code in _FINAL_CODES):
             return self.over(FAILED, now, text, outcome.code)
         if used > budget:
-            left = f"; it was started again {budget} times" if budget else ""
-            return self.over(FAILED, now, f"{text}{left}", outcome.code)
-        return dataclasses.replace(self, state=QUEUED, reason=f"started again: {text}")
+            tried = f" (further attempts: {budget})" if budget else ""
+            return self.over(FAILED, now, f"{text}{tried}", outcome.code)
+        return dataclasses.replace(self, state=QUEUED, reason=f"restarting: {text}")
 
     def to_json(self) -> bytes:
         """Return the record's content."""
@@ -228,7 +228,7 @@ def parse(data: bytes, name: str) -> Job:
     }
     for where, is_wrong in wrong.items():
         if is_wrong:
-            raise records.Unreadable(f"no job has what stands in its {where}")
+            raise records.Unreadable(f"invalid {where}")
     return job
 
 

@@ -57,7 +57,7 @@ class Runner:
         self._folder, self._world = folder, world
         folder.mkdir(parents=True, exist_ok=True)
         self._queue = Queue(store, self._say_once)
-        right = "runs the jobs of this TPU"
+        right = "runs this TPU's jobs"
         self._lease = lease.Lease(store, paths.lease(tpu), me, world.now, world.say, right)
         self._current: Current | None = None
         self._bell: int | None = -1
@@ -83,8 +83,8 @@ class Runner:
         """End the current try and leave its record alone: it is another machine's by now."""
         if self._current is None:
             return
-        why = "another machine may have the TPU by now"
-        self._world.say(f"{self._current.job.name} is ended here: {why}")
+        why = "another VM may use the TPU now"
+        self._world.say(f"{self._current.job.name} stopped on this VM: {why}")
         self._current.attempt.end("preempted", why)
         self._current.attempt.kill()
         self._current = None
@@ -120,7 +120,7 @@ class Runner:
         except OSError:
             raise
         except Exception as error:  # Of whatever kind: no record may end a look.
-            self._say_once(f"{name} is passed over: {type(error).__name__}: {error}")
+            self._say_once(f"{name} is skipped: {type(error).__name__}: {error}")
             return False
 
     def _take_over(self, name: str) -> bool:
@@ -141,7 +141,7 @@ class Runner:
                 self._world.start(current.attempt)
             return True
         # Or this machine has lost the TPU to that one, and has it back.
-        why = "it did not begin" if mine else f"its machine {job.tries[-1].machine} is gone"
+        why = "it did not start" if mine else f"its VM {job.tries[-1].machine} is gone"
         self._end(job, Outcome("preempted", None, why))
         return True
 
@@ -151,7 +151,7 @@ class Runner:
 
         self._next_look = 0.0
         if failed := self._change(name, fail):
-            self._world.say(f"{name} is failed ({why})")
+            self._world.say(f"{name} has failed ({why})")
             self._world.tell(_report(failed, self._store.bucket))
         return True
 
@@ -178,7 +178,7 @@ class Runner:
             hosts.announce(self._store, self._tpu, job)
         current.attempt.prepare({**content, "hosts": len(tpu.hosts) if everywhere else 1})
         current.beat(self._lease.renewed)
-        self._world.say(f"{name} starts (try {job.tries[-1].number})")
+        self._world.say(f"{name} starts (attempt {job.tries[-1].number})")
         self._current = current
         self._world.start(current.attempt)
         return True
@@ -205,9 +205,7 @@ class Runner:
         """Bring everything to the bucket, then say that the attempt is over."""
         if not current.attempt.kill():
             # It has the TPU. The lease is kept, so that no other job fails for that.
-            self._say_once(
-                f"{current.job.name} has a process that can't be killed: restart the machine"
-            )
+            self._say_once(f"{current.job.name} has a process that can't be killed: restart the VM")
             return
         if outcome.why == "exited" and outcome.code:
             why = self._tpus.why_lost(current.created)
@@ -247,7 +245,7 @@ class Runner:
     def _be_sure(self) -> None:
         """Raise OSError if this machine has stood still since it asked for the lease."""
         if not self._lease.is_sure:
-            raise OSError("the lease has become old")
+            raise OSError("the lease has expired")
 
     def _say_once(self, text: str) -> None:
         if text != self._said:

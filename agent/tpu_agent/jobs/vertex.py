@@ -32,9 +32,9 @@ PLACE = "vertex"
 """What stands for a TPU's name in an attempt that ran on Vertex AI."""
 _LOOK = 2.0
 _STEP = 0.1
-_GONE = Outcome("preempted", None, "Vertex AI has replaced its machine")
-_TAKEN = "Vertex AI ends the container"
-_NO_NUMBER = f"Vertex AI does not tell this host of the slice its number ({WORKER})"
+_GONE = Outcome("preempted", None, "Vertex AI replaced its machine")
+_TAKEN = "Vertex AI stopped the container"
+_NO_NUMBER = f"Vertex AI set no number for this host of the slice ({WORKER})"
 
 
 class Managed:
@@ -120,7 +120,7 @@ class Managed:
                     looked = now
                     self._end_if_wanted(current)
             except GoogleError as error:
-                self._world.say(f"trying again: {error}")
+                self._world.say(f"retrying: {error}")
             self._world.sleep(_STEP)
         return outcome
 
@@ -132,7 +132,7 @@ class Managed:
         if job is None or job.stop or job.is_over:
             current.attempt.end("stopped")
         elif len(job.tries) != len(current.job.tries):
-            current.attempt.end("preempted", "another container runs the job by now")
+            current.attempt.end("preempted", "another container already runs the job")
 
 
 def run(program: Path, bucket: str, name: str, store: Callable[[str], Bucket]) -> int:

@@ -73,10 +73,15 @@ require_scope() {
 # in addition to its grants, which Google says count after two minutes and sometimes after seven.
 await_grants() {
   local bucket tpu address deadline=$((SECONDS + 600)) said=""
+  local -a addresses
   bucket="$(object_address "$(attribute bucket-url)/data")"
   tpu="projects/$(attribute tpu-project)/locations/$(attribute tpu-zone)"
-  tpu="https://tpu.googleapis.com/v2/$tpu/nodes/$(attribute tpu-name)"
-  for address in "$bucket" "$tpu"; do
+  addresses=("$bucket" "https://tpu.googleapis.com/v2/$tpu/nodes/$(attribute tpu-name)")
+  # No TPU API knows a machine of Compute Engine.
+  if attribute tpu-is-this-machine >/dev/null; then
+    addresses=("$bucket")
+  fi
+  for address in "${addresses[@]}"; do
     while [[ "$(status_of "$address")" == 403 ]]; do
       if ((SECONDS > deadline)); then
         log "after ten minutes the machine's account still may not GET $address (HTTP status 403)"
@@ -124,6 +129,11 @@ loads_tensorflow() {
 # The image's own is used if it has exactly that version.
 ensure_tensorflow() {
   local version="$1" package="$2" found
+  if [[ "$version" == none ]]; then
+    PYTHON="python3"
+    log "no TensorFlow is set: jobs bring their own framework"
+    return
+  fi
   found="$(python3 -c 'from importlib import metadata as m
 names = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-intel")
 have = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in m.distributions()}

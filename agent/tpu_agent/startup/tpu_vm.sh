@@ -50,7 +50,9 @@ follow_jobs() {
 # Runs the trainer on worker 0. With gRPC the whole slice is one TPU for it, as Google documents for
 # -pod runtimes; without, it drives the chips of its own host through libtpu.
 train_here() {
-  if is_further_slice; then
+  if attribute tpu-is-this-machine >/dev/null; then
+    start_training local
+  elif is_further_slice; then
     log "worker 0 of $(attribute tpu-name) runs the trainer"
     [[ "$(attribute tpu-serves-grpc)" == true ]] || serve_grpc
   elif [[ "$(attribute agent-worker-number)" != 0 ]]; then

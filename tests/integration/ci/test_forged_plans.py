@@ -72,12 +72,12 @@ def test_only_what_was_reviewed_of_this_commit_and_state_is_deployed(
     del forged["tpu-stack"]
     kept.write_text(json.dumps(forged), encoding="utf-8")
     code, said = deploy(clone, "build/forged")
-    assert (code, "is no plan of `tpustack ci preview`" in said) == (FAILURE, True), said
+    assert (code, "isn't a plan of `tpustack ci preview`" in said) == (FAILURE, True), said
 
     # Not the commit that was reviewed, though all that is public of it is the same.
     clone.git("commit", "--quiet", "--allow-empty", "--message=another")
     code, said = deploy(clone, "build/first")
-    assert (code, "it was made from commit" in said) == (FAILURE, True), said
+    assert (code, "it is for commit" in said) == (FAILURE, True), said
     clone.git("reset", "--quiet", "--hard", "HEAD~")
     assert cloud.status()["resources"] == before
 

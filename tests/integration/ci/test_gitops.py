@@ -49,7 +49,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     assert [each["stack"] for each in clone.result()["stacks"]] == ["dev"]
     comment = clone.text("dev")
     assert comment.startswith("<!-- tpustack ci preview dev -->\n")
-    for part in ("dynamic/tpu:QueuedResource tpu", "every rule is kept", "nothing → $1.0231"):
+    for part in ("dynamic/tpu:QueuedResource tpu", "no violations", "nothing → $1.0231"):
         assert part in comment
     shutil.copytree(clone.path / OUTPUT, clone.path / "plans")
 
@@ -57,7 +57,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     rules = clone.path / "policy" / "rules.py"
     rules.write_text("RULES = ()\n", encoding="utf-8")
     violation = clone.ci("preview", "--stack", "prod", "--policies-of", "origin/main")
-    assert "The rules of `origin/main` were asked" in clone.text("prod")
+    assert "Policies are those of `origin/main`" in clone.text("prod")
     clone.git("checkout", "--quiet", "policy")
     assert violation.code == POLICY, violation.said
     assert "`no-spot-in-production` (mandatory): " in clone.text("prod")
@@ -77,7 +77,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     clone.settings("dev", labels={"team": "sound", "environment": "dev"}, limits=LIMITS)
     clone.git("commit", "--quiet", "--all", "--message=In place")
     assert clone.ci("preview", "--stack", "dev").code == CHANGES
-    assert "Will be replaced" not in clone.text("dev")
+    assert "**Replaced**" not in clone.text("dev")
     shutil.copytree(clone.path / OUTPUT, clone.path / "more")
     changed = clone.ci("deploy", "--stack", "dev", "--plans", "more")
     assert changed.code == CHANGES, changed.said
@@ -113,10 +113,10 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     ).raise_for_status()
     swept = clone.ci("sweep", "--remove-orphans")
     assert swept.code == CHANGES, swept.said
-    assert "Its branch `team` is gone" in clone.text("pr-7")
+    assert "Its branch `team` was deleted" in clone.text("pr-7")
     assert google.get(OF_REQUEST).status_code == 404
     # A run may still be at work on it.
-    assert "It stays until all of it is two hours old" in clone.text("pr-9")
+    assert "They stay until all are two hours old" in clone.text("pr-9")
     assert google.get(f"{THEIR_DISKS}/lost").ok
     assert google.get(VM).ok
     # The lists of deployer and sweeper hold all that this took, but for what the test itself did.

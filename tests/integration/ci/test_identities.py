@@ -1,4 +1,4 @@
-"""docs/gitops.md from the start: bootstrap, the first deployment, and the pipeline's identities."""
+"""docs/ci-cd.md from the start: bootstrap, the first deployment, and the pipeline's identities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpustack.project import root
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
 SCOPES = {"scope": ["https://www.googleapis.com/auth/cloud-platform"]}
-PAGE = (root() / "docs" / "gitops.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "ci-cd.md").read_text(encoding="utf-8")
 SCRIPTS = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE, re.DOTALL | re.M)
 BOOTSTRAP, FIRST_DEPLOYMENT = SCRIPTS[:2]
 (TAKE_DOWN,) = (script for script in SCRIPTS if "pulumi destroy" in script)

@@ -1,4 +1,4 @@
-"""A state that is damaged, and a lock that is lost, as docs/gitops.md says."""
+"""A state that is damaged, and a lock that is lost, as docs/ci-cd.md says."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def test_whatever_is_wrong_is_said_and_nothing_is_changed(
     refused = clone.ci("deploy", "--plans", "plans")
     assert refused.code == FAILURE
     assert "labels.team" in clone.text("dev")
-    assert "stack dev comes before it" in clone.text("test")
-    assert "stack dev comes before it" in clone.text("prod")
+    assert "because stack dev failed" in clone.text("test")
+    assert "because stack dev failed" in clone.text("prod")
 
     locks = tmp_path / "state" / LOCKS
     locks.mkdir(parents=True, exist_ok=True)

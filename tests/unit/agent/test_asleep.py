@@ -165,4 +165,4 @@ def test_another_declaration_is_left_to_the_stack(stack: Stack, google: Client) 
     stack.waits()
     stack.looks(600)
     assert state(google) == "gone"
-    assert "left to the stack" in stack.lines[-1]
+    assert "left to `pulumi up`" in stack.lines[-1]

@@ -78,8 +78,8 @@ def ended(state: str, code: int, reason: str = "", tries: int = 1) -> Job:
     [
         (ended(SUCCEEDED, 0), "j has succeeded after 1.0 min"),
         (
-            ended(FAILED, 7, "exit code 7; it was started again 2 times"),
-            "j is failed (exit code 7) after 1.0 min: exit code 7; it was started again 2 times",
+            ended(FAILED, 7, "exit code 7 (further attempts: 2)"),
+            "j is failed (exit code 7) after 1.0 min: exit code 7 (further attempts: 2)",
         ),
         (
             ended(FAILED, 1, "the TPU is gone", tries=11),

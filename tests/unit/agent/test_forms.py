@@ -233,11 +233,11 @@ def test_a_request_that_fails_is_queued_again_with_growing_pauses_until_the_budg
     agent = queued(local_cloud, google, clock, ONE)
     failing = Failing(agent, 13, "no luck")
     begun = clock.now()
-    agent.looks(6 * 3600, until=lambda: "given up" in "".join(agent.lines[-1:]))
+    agent.looks(6 * 3600, until=lambda: "no longer recovered" in "".join(agent.lines[-1:]))
     assert failing.made == BUDGETS["failure"]
     assert clock.now() - begun > 1800, "the pauses grow"
-    assert "q is given up: it is FAILED (no luck)" in agent.lines[-1]
-    assert "of its kind (failure) in a day" in agent.lines[-1]
+    assert "q is no longer recovered: it is FAILED (no luck)" in agent.lines[-1]
+    assert "a day (failure)" in agent.lines[-1]
 
 
 def test_a_request_that_fails_for_want_of_capacity_is_queued_again_all_day(
@@ -275,7 +275,7 @@ def test_a_request_that_someone_deletes_stays_deleted_also_while_it_waits(
     agent.cloud.cloud.store.delete("setting", "stockout")
     agent.looks(900)
     assert google.get(REQUESTS).get("queuedResources", []) == []
-    assert agent.lines[-1] == "q was recreated, and someone has deleted it: left alone"
+    assert agent.lines[-1] == "q was recreated, and then deleted manually: left alone"
 
 
 def test_a_request_of_another_stack_is_never_deleted(
@@ -288,7 +288,7 @@ def test_a_request_of_another_stack_is_never_deleted(
     agent.preempt("q")
     agent.looks(600)
     assert request_of(google)["state"]["state"] == "SUSPENDED"
-    assert agent.lines == ["q is not this stack's (its mark differs): left alone"]
+    assert agent.lines == ["q is not labeled as this stack's: left alone"]
 
 
 DAMAGED: list[Any] = [
@@ -310,7 +310,7 @@ def test_with_a_damaged_declaration_no_request_is_deleted(
     agent.preempt("q")
     agent.looks(100)
     assert request_of(google)["state"]["state"] == "SUSPENDED"
-    assert "`pulumi up` writes it" in agent.lines[-1]
+    assert "`pulumi up` to write it" in agent.lines[-1]
 
 
 def test_a_request_in_a_state_that_is_unknown_is_left_alone(
@@ -407,7 +407,7 @@ def test_a_classic_node_of_another_stack_is_never_deleted(classic: Agent, google
     classic.preempt("c")
     classic.looks(600)
     assert state(google, "c") == "PREEMPTED"
-    assert classic.lines == ["c is not this stack's (its mark differs): left alone"]
+    assert classic.lines == ["c is not labeled as this stack's: left alone"]
 
 
 @pytest.mark.parametrize("body", [ONE, TWO, CLASSIC], ids=["one TPU", "two slices", "classic"])

@@ -177,7 +177,7 @@ def test_what_keeps_failing_is_reported_once_and_retried_with_growing_pauses(
     fake.fails = 6
     fake.recovers(1)
     fake.runs()
-    assert fake.lines == ["trying again: HTTP status 403"]
+    assert fake.lines == ["retrying: HTTP status 403"]
     assert pauses == [15, 30, 60, 120, 120, 120]
 
 

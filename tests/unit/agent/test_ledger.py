@@ -205,7 +205,7 @@ def test_a_bucket_that_refuses_never_stops_the_agent_and_gets_all_of_it_later(
 
     agent.call = refused
     agent.looks(200)
-    said = [line for line in agent.lines if "the ledger is not written" in line]
+    said = [line for line in agent.lines if "the ledger could not be written" in line]
     assert len(said) == 1, "once, however often it is tried"
     agent.call = real
     agent.looks(20)

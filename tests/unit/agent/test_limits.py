@@ -74,7 +74,7 @@ def test_a_tpu_is_stopped_once_nothing_has_trained_for_so_long(
     assert state(google) == "READY"
     watch.looks(limits, MINUTE)
     assert state(google) == "STOPPED"
-    assert watch.lines == ["t is stopped: nothing has trained for 30 minutes"]
+    assert watch.lines == ["t is stopped: it was idle for 30 minutes"]
     assert notes(google) == ["t.txt"]
     watch.looks(limits, 2 * HOUR)
     assert len(watch.lines) == 1
@@ -100,7 +100,7 @@ def test_the_last_job_may_ask_for_a_shorter_time(
     assert state(google) == "READY"
     watch.looks(limits, MINUTE)
     assert state(google) == "STOPPED"
-    assert watch.lines == [f"t is stopped: nothing has trained for {minutes} minutes"]
+    assert watch.lines == [f"t is stopped: it was idle for {minutes} minutes"]
 
 
 def test_the_stacks_own_time_counts_while_the_bucket_tells_no_other(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import urllib.request
+from email.message import Message
 from typing import ClassVar
+from urllib.error import HTTPError
 
 import pytest
 
+from tpu_agent.jobs.runner import Tpus
 from tpu_agent.main import Machine
 from tpu_core.google import Json
 from tpu_core.tpu import TPU
@@ -52,3 +55,34 @@ def test_a_job_may_wait_a_minute_for_a_change_of_the_metadata(
     monkeypatch.setattr(machine._server._opener, "open", opened)
     machine.metadata("instance/?recursive=true&wait_for_change=true&timeout_sec=60&last_etag=0")
     assert timeouts[0] > 60 + 10
+
+
+def test_a_machine_that_is_the_tpu_asks_no_api_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "bucket-url": "gs://b",
+        "tpu-project": "p",
+        "tpu-zone": "us-east5-a",
+        "tpu-name": "t",
+        "tpu-is-this-machine": "true",
+    }
+    entries = {f"instance/attributes/{key}": text for key, text in told.items()}
+    entries |= {"instance/id": "7", "instance/network-interfaces/0/ip": "10.10.0.2"}
+
+    def read(path: str) -> tuple[str, str]:
+        if path not in entries:
+            raise HTTPError(path, 404, "Not Found", Message(), None)
+        return entries[path], ""
+
+    def call(*_: object) -> tuple[int, Json]:
+        raise AssertionError("no API knows it")
+
+    machine = Machine()
+    monkeypatch.setattr(machine, "metadata", read)
+    tpu = Tpus(machine.place(), "t", call, lambda: None, is_here=True)
+    found = tpu.ready()
+    assert found is not None
+    assert (found.hosts, found.zone, found.created) == (("10.10.0.2",), "us-east5-a", "7")
+    assert tpu.why_lost("7") is None
+    assert tpu.why_lost("6") == "the TPU t was recreated"
+    del entries["instance/attributes/tpu-is-this-machine"]
+    assert machine.place().here is None

@@ -85,4 +85,6 @@ def test_it_takes_a_lost_tpu_down_and_asks_for_another(cloud: LocalCloud) -> Non
         return cloud.cloud.machines.serial(machine.key)[0]
 
     until(lambda: "t is deleted and recreated: it is PREEMPTED" in said())
-    until(lambda: "t is not made yet: stock-out (There is no more capacity" in said(), seconds=40.0)
+    until(
+        lambda: "t is not created yet: stock-out (There is no more capacity" in said(), seconds=40.0
+    )

@@ -133,9 +133,9 @@ def test_a_role_that_lacks_it_is_told_with_what_helps(
     for _ in range(10):
         recovery.look(["t"], {"preemption": 1, "failure": 1})
         clock.advance(10.0)
-    assert "t is not made yet: permission (" in lines[-1]
+    assert "t is not created yet: permission (" in lines[-1]
     assert "tpu.nodes.create" in lines[-1]
-    assert lines[-1].endswith("run `pulumi up`, which grants what the agent needs")
+    assert lines[-1].endswith("run `pulumi up`, which grants the agent's roles")
 
 
 def test_the_machine_reads_the_declaration_and_can_do_all_but_change_it(

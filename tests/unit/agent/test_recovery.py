@@ -186,8 +186,12 @@ def test_a_creation_that_does_not_end_is_begun_anew_after_an_hour(
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
     [
-        ("stockout", {ZONE: ["*"]}, "t is not made yet: stock-out (There is no more capacity"),
-        ("quota", {"TPUV2sPreemptiblePerProjectPerZoneForTPUAPI": 0}, "t is not made yet: quota ("),
+        ("stockout", {ZONE: ["*"]}, "t is not created yet: stock-out (There is no more capacity"),
+        (
+            "quota",
+            {"TPUV2sPreemptiblePerProjectPerZoneForTPUAPI": 0},
+            "t is not created yet: quota (",
+        ),
     ],
 )
 def test_what_is_short_is_told_apart_and_tried_again_with_pauses(
@@ -252,7 +256,7 @@ def test_budgets_of_preemptions_and_failures_are_separate(agent: Agent, google: 
     agent.looks(60)
     agent.silent["all"] = "connection refused"
     agent.looks(900, failure=0)
-    assert "was the last of 0 of its kind (failure) in a day" in agent.lines[-1]
+    assert "the budget of 0 a day (failure) is used up" in agent.lines[-1]
     assert agent.told == [f"{agent.lines[-1]}\ngs://a-bucket"]
     assert state(google) == "READY"
     preempt(agent)
@@ -271,7 +275,7 @@ def test_a_tpu_of_the_same_name_that_is_not_this_stacks_is_never_deleted(
     preempt(agent)
     agent.looks(600)
     assert state(google) == "PREEMPTED"
-    assert agent.lines == ["t is not this stack's (its mark differs): left alone"]
+    assert agent.lines == ["t is not labeled as this stack's: left alone"]
 
 
 def test_what_takes_the_name_of_a_tpu_that_is_being_recreated_is_not_taken_for_it(
@@ -283,7 +287,7 @@ def test_what_takes_the_name_of_a_tpu_that_is_being_recreated_is_not_taken_for_i
     agent.silent["all"] = "connection refused"
     agent.looks(3600)
     assert state(google) == "READY"
-    assert agent.lines[1:] == ["t is not this stack's (its mark differs): left alone"]
+    assert agent.lines[1:] == ["t is not labeled as this stack's: left alone"]
 
 
 def test_a_tpu_that_someone_deletes_stays_deleted(agent: Agent, google: Client) -> None:
@@ -315,7 +319,7 @@ def test_without_a_sound_declaration_nothing_is_deleted(
     agent.looks(100)
     assert state(google) == "PREEMPTED"
     (line,) = agent.lines
-    assert "`pulumi up` writes it" in line
+    assert "`pulumi up` to write it" in line
 
 
 def test_a_stack_that_changes_meanwhile_wins(agent: Agent, google: Client) -> None:
@@ -324,7 +328,7 @@ def test_a_stack_that_changes_meanwhile_wins(agent: Agent, google: Client) -> No
     write(google, "agent/declaration.json", {"tpus": {"t": BODY | {"acceleratorType": "v3-8"}}})
     agent.looks(600)
     assert state(google) == "gone"
-    assert agent.lines[-1] == "t is left to the stack, which has changed since"
+    assert agent.lines[-1] == "t is left to `pulumi up`, because the stack has changed"
 
 
 REMEMBERED: Json = {

@@ -65,7 +65,7 @@ REFUSALS = (
         "quota",
         (429, 8),
         "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0",
-        "ask Google for more, or delete what holds it",
+        "request more from Google, or delete what uses it",
         moves=True,
     ),
     # marin-community/marin, pull 6198: no quota of TPUs, and the same in each zone.
@@ -79,13 +79,13 @@ REFUSALS = (
         "permission",
         (403, 7),
         "Permission 'tpu.nodes.create' denied on 'projects/p/locations/us-central1-b'",
-        f"{PULUMI_UP}, which grants what the agent needs",
+        f"{PULUMI_UP}, which grants the agent's roles",
     ),
     Refusal(
         "zone",
         (403, 7),
         "Location us-central1-ai1a is not found or access is unauthorized.",
-        f"take the zone out of the stack and {PULUMI_UP}",
+        f"remove the zone from the stack and {PULUMI_UP}",
         moves=True,
     ),
     Refusal(
@@ -113,14 +113,14 @@ REFUSALS = (
         "invalid",
         (400, 3),
         "Cloud TPU received an invalid AcceleratorType",
-        f"correct the stack and {PULUMI_UP}",
+        f"correct the stack file and {PULUMI_UP}",
         moves=True,
     ),
     Refusal(
         "invalid",
         (404, 5),
         "Location us-central1-b is not found",
-        f"correct the stack and {PULUMI_UP}",
+        f"correct the stack file and {PULUMI_UP}",
         moves=True,
     ),
     Refusal("credentials", (401, 16), "Request had invalid authentication credentials"),
@@ -198,8 +198,8 @@ def test_a_refusal_is_told_once_by_its_name_and_tried_again_with_pauses_that_gro
 ) -> None:
     google = Google(NODE, refusal, how)
     lines = looks(google, [B], 6 * HOUR)
-    assert lines[1:] == [f"t is not made yet: {cause_of(*_answer(refusal))}"]
-    assert lines[1].startswith(f"t is not made yet: {refusal.cause} ({refusal.said}")
+    assert lines[1:] == [f"t is not created yet: {cause_of(*_answer(refusal))}"]
+    assert lines[1].startswith(f"t is not created yet: {refusal.cause} ({refusal.said}")
     assert lines[1].endswith(refusal.cure)
     pauses = [after - before for (before, _), (after, _) in pairwise(google.posts)]
     assert all(before <= after + 20 for before, after in pairwise(pauses)), "they grow"
@@ -224,7 +224,7 @@ def test_another_zone_is_tried_for_what_it_may_have_and_for_nothing_else(
     first, second = (at for at, _ in google.posts[:2])
     assert second - first <= 60, "the first round is quick"
     assert google.posts[-1][0] - google.posts[-2][0] >= 300, "later ones are slow"
-    assert f"t is not made yet in {B}: {refusal.cause} (" in lines[1]
+    assert f"t is not created yet in {B}: {refusal.cause} (" in lines[1]
 
 
 def test_what_google_gives_in_the_end_is_taken() -> None:

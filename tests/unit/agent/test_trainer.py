@@ -121,7 +121,7 @@ def test_the_mark_is_tried_again_until_the_bucket_takes_it(world: World) -> None
     world.until(lambda: not answers)
     world.rest()
     assert world.starts() == 1
-    assert world.said == ["trying again: 503"]
+    assert world.said == ["retrying: 503"]
     assert world.told == ["has finished"]
 
 
@@ -130,7 +130,7 @@ def test_wrong_input_ends_it_for_good_with_the_trainers_own_words(world: World) 
     world.until(lambda: bool(world.said))
     world.rest(90_000)
     assert world.starts() == 1
-    assert world.said == ["the trainer is not started again: exit code 2, wrong input: m"]
+    assert world.said == ["the trainer is not restarted: exit code 2, wrong input: m"]
     assert world.told == ["has failed: exit code 2, wrong input: m"]
 
 
@@ -143,7 +143,7 @@ def test_pauses_grow_while_no_step_is_done_and_begin_anew_after_one(world: World
     count = len(world.said)
     world.until(lambda: len(world.said) > count)
     assert world.last() == (
-        "the trainer ended with exit code 1 (unknown); it is started again in 2 seconds"
+        "the trainer ended with exit code 1 (unknown); it restarts in 2 seconds"
     )
 
 
@@ -153,13 +153,13 @@ def test_a_clock_that_was_ahead_neither_delays_the_next_start_nor_spends_the_bud
     world.budgets = {"failure": 1, "preemption": 1}
     world.time += 30 * 86400.0
     world.order("exit 1")
-    world.until(lambda: "it is started again" in " ".join(world.said))
+    world.until(lambda: "it restarts in" in " ".join(world.said))
     world.time -= 30 * 86400.0
     begun = world.time
     world.until(lambda: world.starts() == 2)
     assert world.time - begun <= 10
     world.until(lambda: world.trainer._record.handled == 2)
-    assert "it is started again" in world.last()
+    assert "it restarts in" in world.last()
 
 
 def test_without_recovery_it_is_started_again_for_ever_as_systemd_does(world: World) -> None:
@@ -171,7 +171,7 @@ def test_saved_is_no_failure(world: World) -> None:
     world.budgets = {"failure": 0, "preemption": 0}
     world.order("exit 75")
     world.until(lambda: world.starts() == 4)
-    assert world.last().endswith("(its progress is saved); it is started again in 2 seconds")
+    assert world.last().endswith("(its progress is saved); it restarts in 2 seconds")
 
 
 def test_a_machine_that_is_preempted_does_not_begin_again_in_its_last_seconds(world: World) -> None:
@@ -185,11 +185,13 @@ def test_a_machine_that_is_preempted_does_not_begin_again_in_its_last_seconds(wo
 def test_failures_and_preemptions_have_budgets_of_their_own(world: World) -> None:
     world.budgets = {"failure": 2, "preemption": 1}
     world.order("exit 1")
-    world.until(lambda: "budget of 2 of its kind (failure)" in " ".join(world.said))
+    world.until(lambda: "budget of 2 a day (failure)" in " ".join(world.said))
     world.rest()
     assert world.starts() == 3
-    assert world.last().startswith("the trainer is not started again: unknown, and its budget")
-    assert [text.partition(",")[0] for text in world.told] == ["has failed after 3 starts: unknown"]
+    assert world.last().startswith("the trainer is not restarted: unknown, and the budget")
+    assert [text.partition(",")[0] for text in world.told] == [
+        "has failed after 3 attempts: unknown"
+    ]
 
 
 def test_the_budget_is_one_of_a_day(world: World) -> None:
@@ -205,10 +207,10 @@ def test_the_budget_is_one_of_a_day(world: World) -> None:
 @pytest.mark.parametrize("cause", ["loss-diverged", "device-memory", "disk-full"])
 def test_what_another_start_does_not_mend_is_given_up_after_three(world: World, cause: str) -> None:
     world.order(OUTCOME.format(1, cause) + "exit 1")
-    world.until(lambda: "not started again" in " ".join(world.said))
+    world.until(lambda: "not restarted" in " ".join(world.said))
     world.rest(90_000)
     assert world.starts() == 3
-    assert world.last() == f"the trainer is not started again: exit code 1, {cause}: m"
+    assert world.last() == f"the trainer is not restarted: exit code 1, {cause}: m"
 
 
 def test_a_failure_that_lets_the_trainer_get_further_each_time_is_not_given_up(
@@ -216,7 +218,7 @@ def test_a_failure_that_lets_the_trainer_get_further_each_time_is_not_given_up(
 ) -> None:
     done = 'wc -l <starts | { read n; echo "0 $((n > 4 ? 4 : n))" >"$TPU_TRAINING_PULSE"; }\n'
     world.order(done + OUTCOME.format(1, "disk-full") + "exit 1")
-    world.until(lambda: "not started again" in " ".join(world.said))
+    world.until(lambda: "not restarted" in " ".join(world.said))
     # Four times further, then twice more at the same step.
     assert world.starts() == 6
 
@@ -225,7 +227,7 @@ def test_a_failure_that_lets_the_trainer_get_further_each_time_is_not_given_up(
 def test_what_a_person_mends_elsewhere_is_tried_rarely(world: World, cause: str) -> None:
     world.order(OUTCOME.format(1, cause) + "exit 1")
     world.until(lambda: len(world.said) == 2)
-    assert world.said[0].endswith(f"({cause}); it is started again in 600 seconds")
+    assert world.said[0].endswith(f"({cause}); it restarts in 600 seconds")
     assert world.told == [f"waits until someone fixes it ({cause}): m"]
 
 
@@ -281,7 +283,7 @@ def test_a_trainer_that_has_just_lost_its_tpu_starts_while_the_agent_makes_that_
     world.order('[ -e ran ] || echo "0 5" >"$TPU_TRAINING_PULSE"; touch ran; exit 1')
     world.until(lambda: world.starts() == 2)
     assert world.last() == (
-        "the trainer ended with exit code 1 (preempted); it is started again in 0 seconds"
+        "the trainer ended with exit code 1 (preempted); it restarts in 0 seconds"
     )
     world.rest()
     assert world.starts() == 2
@@ -302,7 +304,7 @@ def test_a_silent_api_does_not_keep_the_trainer_from_its_next_start(world: World
     world.trainer = Trainer(world.folder, replace(world.around, tpu=silent))
     world.order("exit 1")
     world.until(lambda: world.starts() == 2)
-    assert world.said[0] == "the TPU's state is not known: HTTP status 503"
+    assert world.said[0] == "the TPU's state is unknown: HTTP status 503"
 
 
 def test_a_trainer_that_is_late_by_its_own_word_is_ended_and_counts_as_hung(world: World) -> None:
@@ -315,7 +317,7 @@ def test_a_trainer_that_is_late_by_its_own_word_is_ended_and_counts_as_hung(worl
     assert world.said == []
     world.time += 6
     world.until(lambda: "(hung)" in " ".join(world.said))
-    assert world.said[0] == "the trainer hangs: no step in the time that it needs at most"
+    assert world.said[0] == "the trainer hangs: no step before its deadline"
 
 
 HANGS = OUTCOME.format(1, "hung") + "exit 1"
@@ -334,7 +336,7 @@ def test_a_tpu_on_which_the_trainer_fails_twice_in_a_row_by_its_hosts_is_recreat
     world.until(lambda: world.starts() == 5)
     assert len(world.renewed) == 2
     world.rest()
-    assert "its budget of 9" in world.last()
+    assert "the budget of 9" in world.last()
     assert world.starts() == 10
 
 
@@ -347,7 +349,7 @@ def test_the_next_trainer_waits_for_the_tpu_that_is_recreated_and_so_does_anothe
     world.budgets = {"failure": 9, "preemption": 9}
     world.trainer = Trainer(world.folder, replace(world.around, renew=refuse))
     world.order(HANGS)
-    world.until(lambda: world.said[-1:] == ["trying again: HTTP status 503"])
+    world.until(lambda: world.said[-1:] == ["retrying: HTTP status 503"])
     world.rest()
     assert world.starts() == 2
     world.trainer = Trainer(world.folder, world.around)
@@ -377,7 +379,7 @@ def test_another_agent_adopts_a_trainer_and_knows_how_it_ended(world: World) -> 
     world.order("sleep 0.3; exit 2")
     world.until(lambda: world.starts() == 1)
     world.trainer = Trainer(world.folder, world.around)
-    assert world.last() == "the trainer runs already: another agent has started it"
+    assert world.last() == "the trainer is already running: another agent started it"
     world.until(lambda: "exit code 2, wrong input" in world.last())
     # And a third knows that this was dealt with.
     world.trainer = Trainer(world.folder, world.around)

@@ -164,7 +164,7 @@ def test_what_waits_too_long_moves_on_and_its_machine_knows_its_zone(stack: Stac
     assert stack.clock.now() - begun >= MINUTES * 60
     stack.looks(20)
     assert list(stack.requests()) == [C]
-    assert stack.lines[1] == f"q is deleted and recreated: it has waited in {B} for 15 minutes"
+    assert stack.lines[1] == f"q is deleted and recreated: it waited in {B} for 15 minutes"
     spec = stack.requests()[C]["tpu"]["nodeSpec"][0]
     assert spec["parent"] == place(C)
     assert spec["node"]["metadata"]["tpu-zone"] == C
@@ -247,7 +247,7 @@ def test_a_zone_that_refuses_is_left_at_once_and_rounds_grow_slower(
     pauses = [after - before for before, after in pairwise(tried)]
     assert max(pauses[:2]) <= 40, "the first round is quick"
     assert min(pauses[15:]) >= 300, "later ones hammer nobody"
-    assert f"q is not made yet in {C}: stock-out" in " ".join(stack.lines)
+    assert f"q is not created yet in {C}: stock-out" in " ".join(stack.lines)
     stack.call = call
     stack.looks(3600, until=lambda: stack.node()[1] == "READY")
     assert len(stack.requests()) == 1
@@ -296,7 +296,7 @@ def test_a_zone_that_google_hides_is_passed_over(
     stack.preempt()
     stack.looks(7200, until=stack.ready_in(F))
     assert stack.ready_in(F)()
-    assert f"q is not made yet in {C}: zone (Location {C} is not found" in " ".join(stack.lines)
+    assert f"q is not created yet in {C}: zone (Location {C} is not found" in " ".join(stack.lines)
     found, status, _ = look_up(Place(PROJECT, B, "a-bucket", lambda: ZONES[1:]), stack.call, "q")
     assert (found.zone, status) == (F, 200)
 
@@ -320,7 +320,7 @@ def test_what_the_stack_makes_in_another_zone_meanwhile_wins(stack: Stack) -> No
     stack.queue(F)
     stack.looks(600)
     assert list(stack.requests()) == [F]
-    assert stack.lines[-1] == f"q is left to the stack, which has made it in {F}"
+    assert stack.lines[-1] == f"q is left to the stack, which created it in {F}"
 
 
 def test_another_stacks_request_of_the_same_name_blocks_no_one(stack: Stack) -> None:
@@ -459,7 +459,7 @@ def test_an_update_moves_on_to_the_first_zone_that_has_capacity(
     assert deployment.state["at"] == deployment.nodes["at"] == F
     assert not deployment.differs()
     said = capsys.readouterr().out
-    assert f"q: it is still ACCEPTED after 15 minutes in {B}; the next zone is tried" in said
+    assert f"q: it is still ACCEPTED after 15 minutes in {B}; trying the next zone" in said
 
 
 def test_in_the_last_zone_a_request_waits_until_the_update_gives_up(
@@ -540,7 +540,7 @@ def test_what_the_agent_is_making_meanwhile_is_taken_over_in_any_zone(
     ("asked", "said"),
     [
         ({"labels": {"tpu-stack-mark": "theirs"}}, None),
-        ({"request": body(acceleratorType="v3-8")}, "exists already"),
+        ({"request": body(acceleratorType="v3-8")}, "already exists"),
     ],
 )
 def test_another_request_in_a_further_zone_is_never_taken_over(

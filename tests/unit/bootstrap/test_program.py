@@ -165,7 +165,10 @@ def test_a_deployer_has_further_roles_in_its_own_project_alone(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"limits": {"idleMinutes": 30}}, "limits.role: (not set) makes the stack change roles"),
+        (
+            {"limits": {"idleMinutes": 30}},
+            "limits.role: (not set) requires the right to change roles",
+        ),
         ({"nosuch": 1}, "nosuch"),
     ],
 )
@@ -178,7 +181,7 @@ def test_a_stack_whose_rights_can_not_be_bound_is_refused_with_all_others(
     with pytest.raises(BootstrapError) as error:
         declared()
     assert said in str(error.value)
-    assert "is not the project of the environment prod, project-prod" in str(error.value)
+    assert "isn't the project of environment prod, project-prod" in str(error.value)
 
 
 def test_an_account_that_is_there_already_is_not_taken(declared: Callable[..., Resources]) -> None:

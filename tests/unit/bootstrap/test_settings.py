@@ -41,26 +41,26 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         "  - repositoryId",
         "  - ownerId",
     ]
-    assert {"stands in the example" in line for line in said[1:-1]} == {True}
+    assert {"is the example's placeholder" in line for line in said[1:-1]} == {True}
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("region", "Europe", 'region: "Europe" is no region'),
-        ("repository", "mine", 'repository: "mine" is no repository'),
+        ("region", "Europe", 'region: "Europe" isn\'t a region'),
+        ("repository", "mine", 'repository: "mine" isn\'t a repository'),
         ("repositoryId", "me/mine", "repositoryId:"),
         (
             "region",
             {"secure": "v1:x"},
-            'region: "[secret]" is a secret, but settings stand in clear',
+            'region: "[secret]" is a secret, but settings are stored unencrypted',
         ),
         ("environments", {}, "environments:"),
-        ("environments", {"dev": {"project": "123"}}, '.dev.project: "123" is no project id'),
+        ("environments", {"dev": {"project": "123"}}, '.dev.project: "123" isn\'t a project id'),
         (
             "environments",
             {"dev": {"project": "project-dev", "deployerRoles": ["owner"]}},
-            'environments.dev.deployerRoles[0]: "owner" is no role',
+            'environments.dev.deployerRoles[0]: "owner" isn\'t a role',
         ),
         (
             "environments",
@@ -70,17 +70,21 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         (
             "environments",
             {"dev": {"project": "project-dev"}, "prod": {"project": "project-dev"}},
-            'environments.prod.project: "project-dev" is another environment\'s too',
+            'environments.prod.project: "project-dev" is also another environment\'s',
         ),
-        ("environments", {"Dev": {"project": "project-dev"}}, 'environments.Dev: "Dev" is no name'),
+        (
+            "environments",
+            {"Dev": {"project": "project-dev"}},
+            'environments.Dev: "Dev" isn\'t valid',
+        ),
         (
             "environments",
             {"production-eu": {"project": "project-dev"}},
-            "makes an account's name of 34 characters",
+            "makes an account's name 34 characters long",
         ),
-        ("namePrefix", "x", 'namePrefix: "x" is no prefix of 3 to 19'),
+        ("namePrefix", "x", 'namePrefix: "x" isn\'t a prefix of 3 to 19'),
         ("namePrefix", "gcp-ci", "(gcp- is Google's own). Use one like tpu-ci"),
-        ("stateBucket", "A", 'stateBucket: "A" is no bucket name'),
+        ("stateBucket", "A", 'stateBucket: "A" isn\'t a bucket name'),
         ("forge", "bitbucket", "forge:"),
         ("nosuch", 1, "nosuch: 1 is wrong: Extra inputs"),
     ],
@@ -98,5 +102,5 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
 
 
 def test_a_stack_without_a_file_is_wrong_input() -> None:
-    with pytest.raises(UsageError, match=r"no Pulumi\.nosuch\.yaml\. There are: pipeline"):
+    with pytest.raises(UsageError, match=r"no Pulumi\.nosuch\.yaml\. Available: pipeline"):
         bootstrap.load("nosuch", root())

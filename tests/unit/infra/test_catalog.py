@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from infra.catalog import Catalog
@@ -42,6 +44,49 @@ def test_a_chip_has_the_peaks_that_google_publishes_and_the_clock_that_they_impl
     assert (chip.peak_tflops, chip.hbm_gbps, chip.clock_mhz) == (tflops, gbps, clock_mhz)
 
 
+@pytest.mark.parametrize(
+    ("name", "family", "cores", "chips", "hbm_gib", "vcpus", "memory_gib"),
+    [
+        ("ct5p-hightpu-4t", "v5p", 8, 4, 380, 208, 448),
+        ("ct6e-standard-1t", "v6e", 1, 1, 32, 44, 176),
+        ("ct6e-standard-4t", "v6e", 4, 4, 128, 180, 720),
+        ("ct6e-standard-8t", "v6e", 8, 8, 256, 180, 1440),
+        ("tpu7x-standard-4t", "tpu7x", 8, 4, 768, 224, 960),
+    ],
+)
+def test_a_machine_with_a_tpu_has_the_chips_vcpus_and_memory_that_google_names(
+    name: str, family: str, cores: int, chips: int, hbm_gib: int, vcpus: int, memory_gib: int
+) -> None:
+    host = CATALOG.hosts[name]
+    tpu = host.tpu
+    assert (tpu.family, tpu.cores, tpu.chips, tpu.hbm_gib) == (family, cores, chips, hbm_gib)
+    assert (host.vcpus, host.memory_gib, tpu.hosts) == (vcpus, memory_gib, 1)
+    # By its name the API finds it, too.
+    assert CATALOG.accelerator(name) == tpu
+
+
+def test_a_machine_with_a_tpu_boots_from_googles_image_of_its_generation() -> None:
+    images = {host.tpu.family: host.image for host in CATALOG.hosts.values()}
+    assert {image.partition("/")[0] for image in images.values()} == {
+        "ubuntu-os-accelerator-images"
+    }
+    assert all(family in image for family, image in images.items())
+    disks = {host.tpu.family: host.tpu.disk_types[0] for host in CATALOG.hosts.values()}
+    assert disks == {
+        "v5p": "pd-balanced",
+        "v6e": "hyperdisk-balanced",
+        "tpu7x": "hyperdisk-balanced",
+    }
+
+
+def test_a_slice_of_machines_has_more_chips_than_one_of_them() -> None:
+    for host in CATALOG.hosts.values():
+        for topology in host.slices:
+            chips = math.prod(map(int, topology.split("x")))
+            assert chips > host.tpu.chips
+            assert chips % host.tpu.chips == 0
+
+
 def test_every_generation_has_a_chip() -> None:
     assert set(CATALOG.chips) == {tpu.family for tpu in CATALOG.accelerators.values()}
 
@@ -67,6 +112,7 @@ def test_a_larger_slice_never_needs_a_smaller_block() -> None:
 
 def test_every_entry_has_a_source_with_a_date() -> None:
     sources = [source for tpu in CATALOG.accelerators.values() for source in tpu.sources]
+    sources += [source for host in CATALOG.hosts.values() for source in host.tpu.sources]
     sources += [runtime.source for runtime in CATALOG.runtimes.values()]
     sources += [version.source for version in CATALOG.node_versions.values()]
     sources += [machine.source for machine in CATALOG.machine_types.values()]

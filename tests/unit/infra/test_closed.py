@@ -45,7 +45,9 @@ def test_preview_warns_of_access_lost_on_an_open_bucket(
     monkeypatch.setattr(advice, "users_client", lambda: Google(access))
     previewed()
     (warning,) = warnings
-    assert warning.startswith("gs://a-bucket: the update turns on uniform access and public")
+    assert warning.startswith(
+        "gs://a-bucket: the update turns on uniform bucket-level access and public"
+    )
 
 
 @pytest.mark.parametrize("google", [Google(CLOSED), Google(None), None])

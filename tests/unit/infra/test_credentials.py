@@ -57,7 +57,7 @@ def test_a_call_of_a_preview_fails_before_the_preview_stops_waiting(
     monkeypatch.setattr(credentials, "session", lambda _: Silent())
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "t")
     warning = advice.missing_data("a-bucket")
-    assert "can't be looked up (TimeoutError)" in (warning or "")
+    assert "can't be read (TimeoutError)" in (warning or "")
     assert waited[0] < advice.LONGEST
 
 
@@ -231,5 +231,5 @@ def test_invalid_credentials_give_one_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Api, "configured", {"gcp:credentials": "no-such-file.json"})
-    with pytest.raises(ApiError, match=r"gcp:credentials .* is neither JSON nor a file"):
+    with pytest.raises(ApiError, match=r"gcp:credentials .* is neither JSON nor the path"):
         TpuApi()

@@ -37,7 +37,7 @@ def waited(seconds: list[float]) -> list[float]:
 def test_the_cures_of_known_errors_are_found_once_each() -> None:
     out = 'Error code 8, message: There is no more capacity in the zone "us-central1-b"'
     (cure,) = advice.cures(f"1 error occurred:\n\t* {out}\n{out}")
-    assert cure.startswith("wait and try again, take another zone")
+    assert cure.startswith("try again later, or choose another zone")
     assert advice.cures("something strange") == []
 
 
@@ -71,7 +71,7 @@ def test_a_tpu_that_google_has_not_begun_to_make_is_a_warning_after_a_minute(
 ) -> None:
     assert waited([]) == [60.0]
     (warning,) = warnings
-    assert warning.startswith("a-tpu: Google refuses to make it, mostly since a quota is too small")
+    assert warning.startswith("a-tpu: Google refuses to create it, usually because a quota")
     assert "`tpustack check --live --stack dev`" in warning
 
 

@@ -62,9 +62,7 @@ def test_without_credentials_the_preview_says_that_it_could_not_look(
     monkeypatch.setattr(advice, "users_client", lambda: None)
     previewed({})
     (warning,) = warnings
-    assert warning.startswith(
-        f"training.data: (not set), and whether {MANIFEST} is there can't be looked up without"
-    )
+    assert warning.startswith(f"training.data: (not set), and {MANIFEST} can't be checked without")
 
 
 def test_a_preview_warns_of_a_training_without_data(
@@ -120,8 +118,8 @@ def test_other_arguments_are_another_job_and_the_same_ones_are_the_same(root: Pa
         (["--epochs=many", "--warmup_fraction=2"], "--epochs=many"),
         (["--epochs=many", "--warmup_fraction=2"], "--warmup_fraction=2"),
         (["--model=renset"], "--model=renset: unknown"),
-        (["--model=net.py"], "names the file net.py, which the machine does not get"),
-        (["--model", "net.py"], "names the file net.py, which the machine does not get"),
+        (["--model=net.py"], "names the file net.py, which the VM doesn't have"),
+        (["--model", "net.py"], "names the file net.py, which the VM doesn't have"),
         (["--config=rates.yaml"], "names the file rates.yaml"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The list of what a deployer must be allowed: well-formed, complete on its page, by settings."""
+"""The list of what a deployer must be allowed: well-formed, and by settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra import deployer
 from infra.settings.parse import parse
 from localcloud.core import conditions
 
-from .conftest import REPOSITORY, Run, config
+from .conftest import Run, config
 
 # The permissions that grant, by the modules of the resources that do.
 GRANTS = {
@@ -25,20 +25,6 @@ GRANTS = {
 
 def of(**settings: Any) -> deployer.Permissions:
     return deployer.permissions_of(parse(config(**settings), "test"))
-
-
-def test_the_page_has_the_whole_list() -> None:
-    page = (REPOSITORY / "docs" / "identity.md").read_text(encoding="utf-8")
-    assert table() in page, f"docs/identity.md must have:\n{table()}"
-
-
-def table() -> str:
-    """The groups as a table: what the stack has, and what that takes."""
-    rows = ["| the stack has | look | up, destroy | change | wait |", "|---|---|---|---|---|"]
-    for group, permissions in deployer._catalog()["groups"].items():
-        cells = (" ".join(f"`{one}`" for one in permissions.get(k, ())) for k in deployer.ALL)
-        rows.append(f"| {group} | {' | '.join(cells)} |")
-    return "\n".join(rows)
 
 
 def test_every_group_is_named_by_its_settings_and_says_nothing_twice() -> None:

@@ -60,8 +60,8 @@ def test_each_machine_gets_the_lock_of_what_it_installs(run: Run) -> None:
 def test_a_release_without_a_lock_is_installed_with_a_warning(run: Run) -> None:
     engine, _ = run(config(training={"tensorflowVersion": "2.22.0"}))
     assert engine.one("Instance")["metadata"]["tensorflow-lock"] == "none"
-    (warning,) = [text for text in engine.warnings if "hashes" in text]
-    assert "tensorflow-cpu 2.22.0 is installed as root without checking hashes" in warning
+    (warning,) = [text for text in engine.warnings if "hash check" in text]
+    assert "tensorflow-cpu 2.22.0 is installed as root without hash checks" in warning
 
 
 def test_a_libtpu_out_of_googles_list_is_installed_with_a_warning(run: Run) -> None:

@@ -156,7 +156,7 @@ def test_a_request_that_is_there_already_is_left_alone_even_if_it_asks_for_the_s
     google: Google,
 ) -> None:
     google.serves()
-    with pytest.raises(RuntimeError, match=r"exists already, .* `owner` .* `tpustack recover`"):
+    with pytest.raises(RuntimeError, match=r"already exists, .* `owner` .* `tpustack recover`"):
         QueuedRequestProvider().create(ASKED)
     assert {method for method, *_ in google.calls} <= {"POST", "GET"}
 
@@ -181,7 +181,7 @@ def test_only_what_the_agent_queued_again_meanwhile_is_taken_over(
         made = QueuedRequestProvider().create(marked("ours"))
         assert (made.id, made.outs) == (ENTRY, {**marked("ours"), "loss": ""})
     else:
-        with pytest.raises(RuntimeError, match="exists already"):
+        with pytest.raises(RuntimeError, match="already exists"):
             QueuedRequestProvider().create(marked("ours"))
     assert {method for method, *_ in google.calls} <= {"POST", "GET"}
 
@@ -209,7 +209,7 @@ def test_a_tpu_vm_of_the_same_name_that_did_not_queue_is_named_with_its_cure(
     google: Google,
 ) -> None:
     google.refusals = [(409, "ALREADY_EXISTS", "it exists")]
-    with pytest.raises(RuntimeError, match=r"a-tpu exists already as a TPU VM .*`pulumi destroy"):
+    with pytest.raises(RuntimeError, match=r"a-tpu already exists as a TPU VM .*`pulumi destroy"):
         QueuedRequestProvider().create(ASKED)
 
 
@@ -259,7 +259,7 @@ def test_a_request_is_replaced_only_where_it_must_be(
     [
         (lambda google: google.serves("PREEMPTED"), "its TPU VM is PREEMPTED"),
         (lambda google: google.puts("SUSPENDED"), "SUSPENDED"),
-        (lambda google: google.there.clear(), "it is gone"),
+        (lambda google: google.there.clear(), "it was deleted"),
     ],
 )
 def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
@@ -273,7 +273,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
     becomes(google)
     assert QueuedRequestProvider().diff(ENTRY, stored, ASKED).replaces == ["loss"]
-    assert f"a-tpu: Google will not fulfil it ({why})" in capsys.readouterr().out
+    assert f"a-tpu: Google will not fulfill it ({why})" in capsys.readouterr().out
 
 
 def test_a_preview_works_without_permission_to_read_the_queue(google: Google) -> None:
@@ -338,7 +338,7 @@ def test_labels_and_tags_change_on_the_tpu_vm(
 
 def test_labels_of_a_request_that_waits_cannot_change(google: Google) -> None:
     google.puts("ACCEPTED")
-    with pytest.raises(RuntimeError, match="still waits in the queue"):
+    with pytest.raises(RuntimeError, match="still waits for capacity"):
         QueuedRequestProvider().update(ENTRY, ASKED, {**ASKED, "labels": {}})
 
 
@@ -463,7 +463,10 @@ def test_another_number_of_slices_is_another_request_and_says_so(
     more = json.loads(json.dumps(SLICES).replace("2.0", "3"))
     diff = QueuedRequestProvider().diff(ENTRY, SLICES, more)
     assert diff.replaces == ["request"]
-    assert "a-tpu: it is another request now. Its place" in capsys.readouterr().out
+    assert (
+        "a-tpu: another queued resource has replaced it. It loses its place"
+        in capsys.readouterr().out
+    )
     again = json.loads(json.dumps(SLICES).replace("2.0", "2"))
     assert not QueuedRequestProvider().diff(ENTRY, SLICES, again).changes
 
@@ -490,7 +493,7 @@ def test_a_state_of_this_release_finds_its_providers() -> None:
 @pytest.mark.parametrize("changed", [b"", b"\x80\x04.", b"."])
 def test_a_pickle_that_differs_in_a_byte_is_not_loaded(changed: bytes) -> None:
     written = base64.b64decode(serialize_provider(QueuedNodeProvider()))
-    with pytest.raises(UnknownProviderError, match="is not of this checkout"):
+    with pytest.raises(UnknownProviderError, match="this checkout doesn't have"):
         provider_of(written[:-1] + changed + b"\x94.")
 
 

@@ -137,8 +137,8 @@ def test_a_tpu_for_a_while_says_for_how_long_and_where_google_does_not_name_it(
         "provisioningModel": "FLEX_START",
         "runDuration": {"maxRunDuration": "9000s"},
     }
-    assert any("Google deletes it 2.5 hours after it was made." in said for said in engine.notes)
-    assert any("names flex-start for v5e" in said for said in engine.warnings) == warned
+    assert any("Google deletes it 2.5 hours after its creation." in said for said in engine.notes)
+    assert any("documents flex-start for v5e" in said for said in engine.warnings) == warned
 
 
 def test_a_reservation_in_calendar_mode_binds_the_tpu_to_its_end(run: Run) -> None:
@@ -172,8 +172,8 @@ def test_the_preview_says_what_the_stack_costs_and_the_update_does_not_repeat_it
     assert said.startswith("Stack test in us-central1, US dollars\n")
     assert "TPU     v2-8, on-demand" in said
     assert said.endswith(
-        "\n\nTPU and VM cost $4.61 an hour, also once the training has ended or failed, until "
-        "`pulumi destroy --stack test`. The stack has no limits: nothing else takes the TPU down "
+        "\n\nTPU and VM cost $4.61 an hour until `pulumi destroy --stack test`, even "
+        "after training ends or fails. The stack has no limits, so nothing else stops the TPU "
         "(limits.idleMinutes)."
     )
     assert run(config())[0].notes == []
@@ -195,9 +195,9 @@ def test_every_documented_output_is_exported_and_no_other(run: Run) -> None:
     assert sorted(outputs) == sorted(OUTPUTS)
 
 
-def test_the_readme_documents_exactly_the_outputs() -> None:
-    readme = (REPOSITORY / "infra" / "README.md").read_text("utf-8")
-    table = readme.partition("## Outputs")[2].partition("\n## ")[0]
+def test_the_page_documents_exactly_the_outputs() -> None:
+    page = (REPOSITORY / "docs" / "how-it-works.md").read_text("utf-8")
+    table = page.partition("### Outputs")[2].partition("\n## ")[0]
     rows = dict(line.strip("| ").split(" | ") for line in table.splitlines() if "| `" in line)
     assert rows == {f"`{name}`": meaning for name, meaning in OUTPUTS.items()}
 
@@ -350,7 +350,7 @@ def test_the_trainer_runs_on_the_tpu_vm_alone_where_the_stack_says_so(run: Run) 
 def test_an_explicit_other_tensorflow_is_used_with_a_warning_that_names_both(run: Run) -> None:
     engine, _ = run(config(training={"tensorflowVersion": "2.19.1"}))
     assert engine.one("Instance")["metadata"]["training-tensorflow"] == "2.19.1"
-    warning, _ = engine.warnings
+    (warning,) = engine.warnings
     assert "2.19.1" in warning
     assert "2.18.0" in warning
 
@@ -365,8 +365,8 @@ def test_a_given_network_is_used_and_none_is_made(run: Run) -> None:
     engine, _ = run(config(network={"create": False, "name": "shared", "subnetwork": "tpus"}))
     assert engine.of("Network") == engine.of("Firewall") == []
     warning = engine.warnings[0]
-    assert "the rules of network shared decide" in warning
-    assert "all ports between machines with the tag tpu-stack-test-net" in warning
+    assert "Network shared must allow" in warning
+    assert "all ports between VMs and TPUs with the tag tpu-stack-test-net" in warning
     interface = engine.one("Instance")["networkInterfaces"][0]
     assert interface["network"] == "projects/some-project/global/networks/shared"
     assert interface["subnetwork"] == "projects/some-project/regions/us-central1/subnetworks/tpus"

@@ -36,13 +36,16 @@ def refused(settings: dict[str, Any]) -> list[str]:
         (
             "tpustack:tpu",
             {"slices": 2},
-            'tpustack:tpu: {"slices": 2} is in a namespace that nothing here reads. '
-            "Write tpu-stack:tpu.",
+            'tpustack:tpu: {"slices": 2} is in a namespace that this program doesn\'t read. Write '
+            "tpu-stack:tpu.",
         ),
         (
             "google:number",
             1,
-            "google:number: 1 is in a namespace that nothing here reads. Use tpu-stack or gcp.",
+            (
+                "google:number: 1 is in a namespace that this program doesn't read. Use "
+                "tpu-stack or gcp."
+            ),
         ),
         (
             "tpustack:project",
@@ -53,8 +56,8 @@ def refused(settings: dict[str, Any]) -> list[str]:
         (
             "gcp:zone",
             "us-central1-b",
-            'gcp:zone: "us-central1-b" is a default of the provider, which decides nothing here. '
-            "Set tpu-stack:zone, whose region is that of all resources.",
+            'gcp:zone: "us-central1-b" is a default of the provider, which has no effect here. '
+            "Set tpu-stack:zone, whose region all resources use.",
         ),
     ],
 )
@@ -81,7 +84,7 @@ def test_settings_next_to_config_are_reported_and_read_as_they_were_meant(tmp_pa
     )
     with pytest.raises(SettingsError) as refusal:
         load_stack_file(path)
-    where = "is next to config, where Pulumi does not read it. Indent it, below config."
+    where = "is next to config, where Pulumi doesn't read it. Indent it, below config."
     assert said(refusal) == [
         f'tpu-stack:zone: "us-central1-b" {where}',
         f'tpu-stack:vm: {{"bootDiskGib": 5}} {where}',
@@ -163,9 +166,9 @@ def test_a_misspelled_setting_is_not_reported_as_missing_too(
 
 
 SECRET = (
-    'training: "[secret]" is a secret, but settings stand in clear in the state and in what is '
-    "made of them. Set it without --secret if all may read it; a token belongs in Secret Manager, "
-    "from which the training reads it (docs/gitops.md)."
+    'training: "[secret]" is a secret, but settings are stored unencrypted in the state and in '
+    "the resources. Set it without --secret if it is public. Put a token in Secret Manager, from "
+    "which the training reads it (docs/ci-cd.md)."
 )
 
 

@@ -43,7 +43,7 @@ def test_machines_are_declared_in_the_host_projects_network(run: Run) -> None:
     # Rules belong to the network's project, so that nobody here makes one.
     assert engine.of("Firewall") == []
     decides, roles = (warning for warning in engine.warnings if warning.startswith("network."))
-    assert f"the rules of network lent of {HOST} decide" in decides
+    assert f"Network lent of {HOST} must allow" in decides
     assert "health checks" in decides
     assert "roles/compute.networkUser" in roles
     assert "roles/tpu.xpnAgent" in roles

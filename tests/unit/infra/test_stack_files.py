@@ -35,9 +35,9 @@ def test_an_examples_project_is_refused_with_what_to_do(stack: str, root: Path) 
         ensure_valid(settings, context_of(settings, root, stack))
     (problem,) = refusal.value.problems
     assert str(problem) == (
-        f'gcp:project: "my-project-{stack}" stands in the example for a project of yours. Run '
-        f"`pulumi config set gcp:project YOUR-PROJECT --stack {stack}`, or make a stack of your "
-        "own with `tpustack init NAME`."
+        f'gcp:project: "my-project-{stack}" is the placeholder of the example. Run '
+        f"`pulumi config set gcp:project YOUR-PROJECT --stack {stack}`, or create a stack with "
+        "`tpustack init NAME`."
     )
 
 
@@ -65,7 +65,7 @@ def test_production_keeps_its_bucket() -> None:
 
 def test_a_missing_stack_file_is_refused_with_the_stacks_that_there_are(tmp_path: Path) -> None:
     (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
-    with pytest.raises(SettingsError, match=r"has no file Pulumi.dve.yaml. There are: dev\."):
+    with pytest.raises(SettingsError, match=r"dve.yaml. Did you mean dev\? Existing files: dev\."):
         load_stack_file(tmp_path / "Pulumi.dve.yaml")
 
 
@@ -79,8 +79,8 @@ def test_invalid_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[" * 51 + "]" * 51, "nests more than 50 deep"),
-        ("config: &a {b: *a}", "or in itself"),
+        ("[" * 51 + "]" * 51, "nests more than 50 levels deep"),
+        ("config: &a {b: *a}", "or contains itself"),
         ("a: &a [" + "x," * 200 + "]\nb: [" + "*a," * 200 + "]", "more than 20000 values"),
         ("a: 2001-13-45", "has an invalid value"),
         ("a: !!bool x", "has an invalid value"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,3 +134,22 @@ def test_tensorflow_finds_libtpu_where_pip_or_the_image_put_it(
         if library
         else []
     )
+
+
+def test_a_machine_whose_jobs_bring_their_framework_installs_no_tensorflow(tmp_path: Path) -> None:
+    said = run(tmp_path, 'ensure_tensorflow none tensorflow-tpu; echo "$PYTHON"')
+    assert said == "python3"
+
+
+def test_a_machine_that_is_the_tpu_drives_its_own_chips_and_asks_no_tpu_api(tmp_path: Path) -> None:
+    """It has the number of a worker from Google, or not."""
+    told: dict[str, Any] = {"bucket_url": "gs://b", "tpu_name": "t"}
+    told |= {"tpu_zone": "z", "tpu_project": "p"}
+    here = {**told, "tpu_is_this_machine": "true"}
+    whole = startup_script("tpu_vm.sh")
+    functions = whole[whole.index("train_here() {") : whole.index("# Prints what Google has")]
+    call = functions + 'start_training() { echo "$@"; }; train_here'
+    assert run(tmp_path, call, **here) == "local"
+    asked = 'status_of() { echo "$1" >&2; echo 200; }; await_grants 2>&1'
+    assert "tpu.googleapis.com" not in run(tmp_path, asked, **here)
+    assert "tpu.googleapis.com" in run(tmp_path, asked, **told)

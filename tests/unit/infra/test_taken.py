@@ -66,8 +66,8 @@ def test_a_tpu_that_google_has_taken_is_found_among_the_slices(cloud: LocalCloud
     names = [f"tpu-stack-test-tpu-{number}" for number in range(4)]
     serve(cloud, dict(zip(names, ("READY", "PREEMPTED", "TERMINATED"), strict=False)))
     assert found(slices=4) == {
-        names[1]: f"In place of that of {CREATED}, which is PREEMPTED",
-        names[2]: f"In place of that of {CREATED}, which is TERMINATED",
+        names[1]: f"Replaces the TPU of {CREATED}, which is PREEMPTED",
+        names[2]: f"Replaces the TPU of {CREATED}, which is TERMINATED",
     }
 
 
@@ -119,7 +119,7 @@ def test_the_tpu_that_is_made_in_its_place_is_described_so_and_the_preview_says_
 ) -> None:
     engine, _ = run(config(**settings), taken={"tpu-stack-test-tpu": "In place of another"})
     assert engine.one(kind)["description"] == "In place of another"
-    assert any("taken tpu-stack-test-tpu away" in note for note in engine.notes)
+    assert any("preempted tpu-stack-test-tpu" in note for note in engine.notes)
     engine, _ = run(config(**settings))
     assert "description" not in engine.one(kind)
 
@@ -129,7 +129,7 @@ def test_a_list_that_leaves_out_what_google_does_not_reach_is_no_list(
 ) -> None:
     api = TpuApi(client_of(requests.Session()))
     monkeypatch.setattr(api, "call", lambda *_: {"nodes": [], "unreachable": ["us-central1-b"]})
-    with pytest.raises(ApiError, match="does not reach us-central1-b"):
+    with pytest.raises(ApiError, match="can't reach us-central1-b"):
         standing(api, {"project": "p", "zone": "us-central1-b", "nodes": ["a", "b"]})
 
 
@@ -161,7 +161,7 @@ def test_google_that_refuses_once_and_then_is_unreachable_is_an_error() -> None:
             raise requests.ConnectionError("no address")
 
     api = TpuApi(client_of(Failing()), sleep=lambda _: None, connects=1)
-    with pytest.raises(ApiError, match="cannot be reached: no address"):
+    with pytest.raises(ApiError, match="can't be reached: no address"):
         api.get("nodes")
 
 

@@ -1,4 +1,4 @@
-"""The examples in docs/tpu.md are stacks that pass every check and can be declared."""
+"""The TPUs in docs/capacity.md and docs/tpu-types.md pass every check and can be declared."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ import yaml
 
 from .conftest import REPOSITORY, Run, config
 
-PAGE = (REPOSITORY / "docs" / "tpu.md").read_text("utf-8")
 EXAMPLES: list[dict[str, Any]] = [
-    yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    yaml.safe_load(block)
+    for page in ("capacity", "tpu-types")
+    for block in re.findall(
+        r"```yaml\n((?:tpu-stack:zone[^\n]*\n)?tpu-stack:tpu:.*?)```",
+        (REPOSITORY / "docs" / f"{page}.md").read_text("utf-8"),
+        re.DOTALL,
+    )
 ]
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) == 7
 
 
 @pytest.mark.parametrize(

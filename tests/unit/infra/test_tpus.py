@@ -60,7 +60,7 @@ def test_the_trainers_machine_knows_all_slices_and_uses_the_first(run: Run, run_
     for told in (metadata, *(vm.inputs["metadata"] for vm in engine.of("V2Vm"))):
         assert (told["tpu-name"], told["tpu-names"]) == (NAMES[0], ",".join(NAMES))
     warning = engine.warnings[0]
-    assert f"the trainer of this project uses {NAMES[0]}" in warning
+    assert f"so the trainer uses {NAMES[0]}" in warning
 
 
 def test_a_disk_that_is_written_to_is_made_for_every_slice(run: Run) -> None:

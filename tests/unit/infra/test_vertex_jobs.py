@@ -124,7 +124,7 @@ def test_missing_permissions_are_named_and_the_account_stays(
     local_cloud: LocalCloud, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip
     calls_as(Client(local_cloud, "user:ada@x.org"), clock, monkeypatch)
-    with pytest.raises(RuntimeError, match=r"takes aiplatform.customJobs.list and .cancel"):
+    with pytest.raises(RuntimeError, match=r"needs aiplatform.customJobs.list and .cancel"):
         VertexJobsProvider().delete("id", DECLARED)
 
 

@@ -70,9 +70,9 @@ def test_submitters_may_make_jobs_and_act_as_that_account_alone(run: Run) -> Non
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"region": "us-central1-b"}, "is no region"),
+        ({"region": "us-central1-b"}, "is not a region"),
         ({"network": "projects/my-project/global/networks/n"}, "the project's number"),
-        ({"submitters": ["ada@example.com"]}, "no member like user:ada@example.com"),
+        ({"submitters": ["ada@example.com"]}, "not a member such as user:ada@example.com"),
     ],
     ids=lambda value: str(value),
 )

@@ -180,7 +180,7 @@ def test_the_trainers_machine_knows_what_keeps_costing_and_what_ends_it(
 ) -> None:
     vm = run(config())[0].one("Instance")["metadata"]["cost-note"]
     # No price: a newer catalog would update every machine of every stack.
-    assert re.match(r"TPU and VM keep costing, [^$]*`pulumi destroy --stack test`\.[^$]*$", vm)
+    assert re.match(r"TPU and VM are billed until `pulumi destroy --stack test`, [^$]*$", vm)
     bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     training = {"tensorflowVersion": "2.19.1"}
     engine, _ = run(config(tpu=bare, training=training))

@@ -1,15 +1,16 @@
-"""What the checks let pass and say: what the catalog does not know, what nobody has shown."""
+"""What the checks let pass and say: what the catalog does not know, what is unverified."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infra.checks import find_problems, find_warnings
 from infra.settings.parse import parse
 
-from .conftest import config, context_of
+from .conftest import REPOSITORY, config, context_of
 
 V2 = {"acceleratorType": "v2-8"}
 V5E = {"acceleratorType": "v5litepod-8", "runtimeVersion": "tpu-vm-tf-2.16.1-pjrt"}
@@ -23,9 +24,9 @@ def said(root: Path, **settings: object) -> list[str]:
     return find_warnings(parsed, context)
 
 
-def unproven(warnings: list[str]) -> list[str]:
+def unverified(warnings: list[str]) -> list[str]:
     """Without those of packages that no lock covers, or not wholly."""
-    return [text for text in warnings if "without checking" not in text]
+    return [text for text in warnings if "hash check" not in text]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_what_google_may_have_added_is_let_pass_with_a_warning(
 
 def test_a_warning_of_something_unknown_names_what_is_like_it(root: Path) -> None:
     (first, *_) = said(root, vm={"machineType": "c4-highmem-8"})
-    assert "If it is mistyped: Use n2-highmem-8, n1-highmem-8" in first
+    assert "If it is a typo: Use n2-highmem-8, n1-highmem-8" in first
 
 
 @pytest.mark.parametrize(
@@ -74,31 +75,40 @@ def test_a_warning_of_something_unknown_names_what_is_like_it(root: Path) -> Non
         (
             "tpu-vm-tf-2.16.1-pod-se",
             {},
-            ["by gRPC;", "runOn: tpu"],
+            ["runOn: vm (the default) with tpu-vm-tf-2.16.1-pod-se", "runOn: tpu"],
         ),
-        ("tpu-vm-tf-2.16.1-se", {}, ["through the tensorflow-tpu wheel's worker"]),
+        ("tpu-vm-tf-2.16.1-pod-se", {"runOn": "vm"}, []),
+        ("tpu-vm-tf-2.16.1-se", {}, ["with the tensorflow-tpu wheel's worker"]),
         (
             "tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below",
             ON_TPU,
-            ["that tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below exists", "crashes on import"],
+            ["tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below may not exist", "crashes on import"],
         ),
-        ("tpu-vm-tf-2.17.1-pod-se", {}, ["crashes on import", "by gRPC"]),
+        ("tpu-vm-tf-2.17.1-pod-se", {}, ["crashes on import", "runOn: vm"]),
     ],
 )
-def test_what_is_not_proven_on_a_tpu_is_one_warning(
+def test_what_is_unverified_on_a_tpu_is_one_warning(
     root: Path, tpu: str, training: dict[str, object], parts: list[str]
 ) -> None:
-    warnings = unproven(said(root, tpu={**V2, "runtimeVersion": tpu}, training=training))
+    warnings = unverified(said(root, tpu={**V2, "runtimeVersion": tpu}, training=training))
     assert len(warnings) == bool(parts)
     assert all(part in warnings[0] for part in parts)
-    # It comes with every preview: what speaks for each part, the page says.
+    # It comes with every preview: the page has the evidence for each part.
     assert all(len(warning.split()) <= 35 for warning in warnings)
+    assert all(warning.endswith("docs/verification.md#vm-drives-a-tpu-vm") for warning in warnings)
+
+
+def test_the_local_stack_has_chosen_where_it_trains() -> None:
+    path = REPOSITORY / "stacks" / "Pulumi.local.yaml"
+    settings = parse(yaml.safe_load(path.read_text("utf-8"))["config"], "local")
+    context = context_of(settings, REPOSITORY)
+    assert [text for text in find_warnings(settings, context) if "unverified" in text] == []
 
 
 def test_tensorflow_on_v6e_is_doubted(root: Path) -> None:
     tpu = {"acceleratorType": "v6e-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6"}
-    (warning,) = unproven(said(root, tpu=tpu, training=ON_TPU))
-    assert "TensorFlow on v6e" in warning
+    (warning,) = unverified(said(root, tpu=tpu, training=ON_TPU))
+    assert "TensorFlow fails on v6e" in warning
 
 
 @pytest.mark.parametrize("zone", ["us-central1-ai1a", "us-south1-ai1b"])
@@ -109,6 +119,14 @@ def test_an_ai_zone_is_a_zone_that_has_to_be_switched_on(root: Path, zone: str) 
     assert "preview-features update ai-zones-visibility" in warning
     assert "--project=some-project" in warning
     assert f"The VM is in {zone.replace('-ai1', '-')}" in warning
+
+
+def test_a_machine_of_compute_engine_in_an_ai_zone_has_no_vm_elsewhere(root: Path) -> None:
+    about = {"zone": "us-central1-ai1a", "tpu": {"acceleratorType": "tpu7x-standard-4t"}}
+    found = said(root, architecture="compute", training=ON_TPU, jobs={"enabled": True}, **about)
+    [warning] = [text for text in found if "is an AI zone" in text]
+    assert "preview-features update" in warning
+    assert "The VM is in" not in warning
 
 
 def test_an_ai_zone_that_the_catalog_does_not_know_may_be_new(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,21 @@ LITE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "tpu-vm-tf-2.16.1-po
 FLEX = {"capacity": "flex-start", "queued": {"runHours": 2}}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
+HOST = {"acceleratorType": "ct6e-standard-4t"}
+HOSTS = "ct5p-hightpu-4t, ct6e-standard-1t, ct6e-standard-4t, ct6e-standard-8t or tpu7x-standard-4t"
+
 DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
 
 
 def node(**tpu: object) -> dict[str, object]:
     return config(architecture="node", tpu={**NODE, **tpu})
+
+
+def compute(tpu: Mapping[str, object], **settings: object) -> dict[str, object]:
+    """A stack whose TPU is a machine of Compute Engine."""
+    training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
+    whole = {"zone": "us-east5-a", "training": training, **settings}
+    return config(architecture="compute", tpu=tpu, **whole)
 
 
 def disks(*disks: dict[str, object], **tpu: object) -> dict[str, object]:
@@ -42,9 +53,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a project's name instead of its id",
         {**config(), "gcp:project": "My Project"},
-        'gcp:project: "My Project" is no project id (6 to 30 lower-case letters, digits and '
-        "hyphens, a letter first). Use the id, not the name or the number: `gcloud projects list` "
-        "shows it.",
+        'gcp:project: "My Project" is not a project ID (6 to 30 lower-case letters, digits and '
+        "hyphens, a letter first). Use the project ID, not its name or number: `gcloud projects "
+        "list` shows it.",
     ),
     (
         "the project in the wrong namespace",
@@ -55,8 +66,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "no zone",
         config(zone=None),
-        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. An AI "
-        "zone's VM is in its parent.",
+        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. With "
+        "an AI zone, the VM is in the parent zone.",
     ),
     (
         "a region instead of a zone",
@@ -70,41 +81,212 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'zone: "europe-west4-z" has no TPUs. Use europe-west4-a or europe-west4-b.',
     ),
     (
+        "a slice of several machines of Compute Engine",
+        compute({**HOST, "topology": "4x4"}),
+        'tpu.topology: "4x4" needs several ct6e-standard-4t, but a stack has one. '
+        "Use 2x2, or remove it.",
+    ),
+    (
+        "a topology that no such machine has",
+        compute({**HOST, "topology": "2x4"}),
+        'tpu.topology: "2x4" is not a topology of ct6e-standard-4t. Use 2x2, or remove it.',
+    ),
+    (
+        "a topology of a TPU VM",
+        config(tpu={**VM, "topology": "2x2"}),
+        'tpu.topology: "2x2" is for architecture compute; the type of another TPU decides it. '
+        "Remove it.",
+    ),
+    (
+        "a persistent disk under v6e on Compute Engine",
+        compute({**HOST, "bootDiskType": "pd-balanced"}),
+        'tpu.bootDiskType: "pd-balanced" is not a disk type that a ct6e-standard-4t boots from. '
+        "Use hyperdisk-balanced.",
+    ),
+    (
+        "v5e on Compute Engine",
+        compute({"acceleratorType": "v5litepod-4"}),
+        'tpu.acceleratorType: "v5litepod-4" is not available on Compute Engine. '
+        f"Use {HOSTS}, or architecture vm with a type of the Cloud TPU API.",
+    ),
+    (
+        "a machine type that Compute Engine lists and does not make",
+        compute({"acceleratorType": "ct5lp-hightpu-4t"}),
+        'tpu.acceleratorType: "ct5lp-hightpu-4t" is not available on Compute Engine. '
+        f"Use {HOSTS}, or architecture vm with a type of the Cloud TPU API.",
+    ),
+    (
+        "a type of the Cloud TPU API on Compute Engine",
+        compute({"acceleratorType": "v5p-8"}),
+        'tpu.acceleratorType: "v5p-8" is a type of the Cloud TPU API, but architecture compute '
+        "needs a machine type. Use ct5p-hightpu-4t.",
+    ),
+    (
+        "a mistyped machine type with a TPU",
+        compute({"acceleratorType": "ct6e-standard-4"}),
+        'tpu.acceleratorType: "ct6e-standard-4" is not a Compute Engine machine type with a TPU. '
+        "Use ct6e-standard-4t, ct6e-standard-8t or ct6e-standard-1t.",
+    ),
+    (
+        "a machine type with a TPU as a TPU VM",
+        config(tpu={**VM, **HOST, "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"}),
+        'tpu.acceleratorType: "ct6e-standard-4t" is a machine type of Compute Engine. '
+        "Use architecture compute, or a type of the Cloud TPU API.",
+    ),
+    (
+        "flex-start on Compute Engine without an end",
+        compute({**HOST, "capacity": "flex-start"}),
+        "tpu.queued.runHours is required with tpu.capacity: flex-start. "
+        "Set after how many hours Google deletes the TPU, at most 168.",
+    ),
+    (
+        "flex-start on Compute Engine that ends at once",
+        compute({**HOST, **FLEX, "queued": {"runHours": 0.1}}),
+        "tpu.queued.runHours: 0.1 is shorter than flex-start allows. "
+        "Use at least 0.17 (10 minutes).",
+    ),
+    (
+        "an end of a machine that stays",
+        compute({**HOST, "queued": {"runHours": 2}}),
+        "tpu.queued.runHours: 2.0 contradicts tpu.capacity: on-demand, which stays until it is "
+        "deleted. Set tpu.capacity: flex-start, or remove it.",
+    ),
+    (
+        "a reservation in another zone",
+        compute(
+            {
+                **HOST,
+                "capacity": "reserved",
+                "queued": {"reservation": "projects/p/locations/us-central1-b/reservations/r"},
+            }
+        ),
+        'tpu.queued.reservation: "projects/p/locations/us-central1-b/reservations/r" is not in the '
+        "stack's zone us-east5-a. Use a reservation of that zone.",
+    ),
+    (
+        "a reservation of another form",
+        compute({**HOST, "capacity": "reserved", "queued": {"reservation": "zones/z/r"}}),
+        'tpu.queued.reservation: "zones/z/r" is not a reservation\'s name. '
+        "Use NAME, or projects/PROJECT/locations/ZONE/reservations/NAME.",
+    ),
+    (
+        "a machine from no reservation",
+        compute({**HOST, "capacity": "reserved"}),
+        "tpu.queued.reservation is required with tpu.capacity: reserved. "
+        "Set the name of the reservation that provides the machine.",
+    ),
+    (
+        "a reservation for a spot machine",
+        compute({**HOST, "capacity": "spot", "queued": {"reservation": "r"}}),
+        'tpu.queued.reservation: "r" contradicts tpu.capacity: spot. '
+        "Set tpu.capacity: reserved, or remove it.",
+    ),
+    (
+        "a preemptible machine with a TPU",
+        compute({**HOST, "capacity": "preemptible"}),
+        'tpu.capacity: "preemptible" is the legacy form of spot, which machines with a TPU '
+        "don't have. Use spot.",
+    ),
+    (
+        "TensorFlow on TPU7x",
+        compute({"acceleratorType": "tpu7x-standard-4t"}, zone="us-central1-c"),
+        'training.tensorflowVersion: "2.19.1" doesn\'t run on tpu7x, where Google supports jax '
+        "and pytorch. Remove it, and set jobs.enabled.",
+    ),
+    (
+        "a trainer on TPU7x",
+        compute(
+            {"acceleratorType": "tpu7x-standard-4t"},
+            zone="us-central1-c",
+            training={"runOn": "tpu"},
+        ),
+        "jobs.enabled is required on tpu7x, because the trainer needs TensorFlow. "
+        "Set it to true, and submit jax and pytorch jobs with `tpustack job submit`.",
+    ),
+    (
+        "a trainer without TensorFlow on Compute Engine",
+        compute(HOST, training={"runOn": "tpu"}),
+        "training.tensorflowVersion is required: the image of ct6e-standard-4t has no TensorFlow. "
+        "Set the version to install, for example 2.19.1, or jobs.enabled.",
+    ),
+    (
+        "a trainer on a VM beside a machine of Compute Engine",
+        compute(HOST, training={"tensorflowVersion": "2.19.1"}),
+        'training.runOn: "vm" is for a VM next to the TPU; with architecture compute the TPU is '
+        "the only machine. Set tpu.",
+    ),
+    (
+        "a VM beside a machine of Compute Engine",
+        compute(HOST, vm={"publicIp": True}),
+        'vm: {"publicIp": true} is for a VM next to the TPU; with architecture compute the TPU is '
+        "the only machine. Remove the group.",
+    ),
+    (
+        "a queue on Compute Engine",
+        compute({**HOST, "queued": {"waitMinutes": 5}}),
+        "tpu.queued.waitMinutes: 5.0 is for a queued resource of the Cloud TPU API, which "
+        "Compute Engine doesn't have. Remove it, or use architecture vm.",
+    ),
+    (
+        "a runtime on Compute Engine",
+        compute({**HOST, "runtimeVersion": "v2-alpha-tpuv6e"}),
+        'tpu.runtimeVersion: "v2-alpha-tpuv6e" is for the Cloud TPU API; Compute Engine boots '
+        "Google's image for the machine type. Remove it, and set training.tensorflowVersion for "
+        "TensorFlow.",
+    ),
+    (
+        "several machines of Compute Engine",
+        compute({**HOST, "slices": 2}),
+        "tpu.slices: 2 is for the Cloud TPU API; a stack on Compute Engine is one machine without "
+        "it. Remove it, or use architecture vm.",
+    ),
+    (
+        "a limit of a machine of Compute Engine",
+        compute(HOST, limits={"idleMinutes": 30}),
+        "limits.idleMinutes: 30.0 needs the Cloud TPU API, which doesn't manage Compute Engine "
+        "machines. Remove it; tpu.capacity: flex-start ends the machine after "
+        "tpu.queued.runHours.",
+    ),
+    (
+        "recovery of a machine of Compute Engine by itself",
+        compute(HOST, recovery={"enabled": True}),
+        "recovery.enabled: true is not available for this stack: with architecture compute the "
+        "agent would be lost along with the TPU. Remove it, and run "
+        "`tpustack recover --loop --stack NAME` on another computer.",
+    ),
+    (
         "a misspelled setting",
         config(zoen="us-central1-b"),
-        'zoen: "us-central1-b" is a setting that does not exist. Did you mean zone?',
+        'zoen: "us-central1-b" is not a setting. Did you mean zone?',
     ),
     (
         "a misspelled nested setting",
         config(tpu={**VM, "acceleratortype": "v2-8"}),
-        'tpu.acceleratortype: "v2-8" is a setting that does not exist. '
-        "Did you mean tpu.acceleratorType?",
+        'tpu.acceleratortype: "v2-8" is not a setting. Did you mean tpu.acceleratorType?',
     ),
     (
         "a setting like no other",
         config(bucket={"xyz": 1}),
-        "bucket.xyz: 1 is a setting that does not exist. "
-        "There are: create, encryption, forceDestroy, lifecycle, location, name, protect, "
-        "softDeleteDays, versioning.",
+        "bucket.xyz: 1 is not a setting. Choose from: create, encryption, forceDestroy, "
+        "lifecycle, location, name, protect, softDeleteDays, versioning.",
     ),
     (
         "an unknown architecture",
         config(architecture="gpu"),
-        "architecture: \"gpu\" is not known here. Use 'vm' or 'node'.",
+        "architecture: \"gpu\" is unknown. Use 'vm', 'node' or 'compute'.",
     ),
     (
         "a group that is none",
         config(vm="n1-standard-2"),
-        'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
+        'vm: "n1-standard-2" is not a map of settings. Set below it: machineType, capacity, '
         "terminationAction, instanceGroup, image, bootDiskGib, bootDiskType, keepBootDisk, "
         "publicIp, osLogin, serialPortLogging, shielded, opsAgent.",
     ),
     (
         "a flag that is none",
         config(bucket={"forceDestroy": "perhaps"}),
-        'bucket.forceDestroy: "perhaps" is not true or false. Meaning: Delete the bucket with '
-        "everything in it on `pulumi destroy`. Otherwise the bucket and its objects are left "
-        "standing.",
+        'bucket.forceDestroy: "perhaps" is not true or false. Meaning: Let `pulumi destroy` '
+        "delete the bucket and everything in it. Otherwise it keeps both.",
     ),
     (
         "a small boot disk",
@@ -121,8 +303,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a label that is the stack's own",
         config(labels={"tpu-stack": "pr-7"}),
-        'labels: {"tpu-stack": "pr-7"} has \'tpu-stack\', which is the stack\'s own: by '
-        "it all that it makes is found. Correct it.",
+        'labels: {"tpu-stack": "pr-7"} has \'tpu-stack\', which the stack uses to find its own '
+        "resources. Correct it.",
     ),
     (
         "more labels than Google allows",
@@ -133,7 +315,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "an unknown TPU",
         config(tpu={**VM, "acceleratorType": "v2-9"}),
-        'tpu.acceleratorType: "v2-9" is no TPU type that Google offers. Use v2-8, v2-32 or v2-512.',
+        'tpu.acceleratorType: "v2-9" is not a TPU type that Google offers. Use v2-8, v2-32 or '
+        "v2-512.",
     ),
     (
         "a TPU that the zone has not",
@@ -155,9 +338,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             }
         ),
         'tpu.queued.fallbackZones: ["us-central1-a", "us-central1-b", "us-central1-c", '
-        '"europe-west4-a", "us-central1-c"] can\'t be used: us-central1-a offers no v2-8; '
+        '"europe-west4-a", "us-central1-c"] is invalid: us-central1-a offers no v2-8; '
         "us-central1-b is the stack's zone already; europe-west4-a is not in us-central1, where "
-        "the bucket and the network are; us-central1-c is there twice. Use us-central1-c.",
+        "the bucket and the network are; us-central1-c is listed twice. Use us-central1-c.",
     ),
     (
         "further zones without the queue",
@@ -168,8 +351,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
                 "queued": {"enabled": False, "fallbackZones": ["us-central1-c"]},
             }
         ),
-        'tpu.queued.fallbackZones: ["us-central1-c"] contradicts tpu.queued.enabled: only a TPU '
-        "out of the queue moves. Remove one.",
+        'tpu.queued.fallbackZones: ["us-central1-c"] contradicts tpu.queued.enabled: only a '
+        "queued TPU moves. Remove one.",
     ),
     (
         "further zones for what is in one zone",
@@ -192,7 +375,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "minutes for a zone where there is only one",
         config(tpu={**VM, "queued": {"zoneMinutes": 5}}),
-        "tpu.queued.zoneMinutes: 5.0 is for a TPU that may be in several zones. Set "
+        "tpu.queued.zoneMinutes: 5.0 is only for a TPU with several zones. Set "
         "tpu.queued.fallbackZones, or remove it.",
     ),
     (
@@ -207,13 +390,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             architecture="node",
             tpu={"acceleratorType": "v4-8", "tensorflowVersion": "2.12.1"},
         ),
-        'architecture: "node" does not exist for v4-8. Use architecture vm, or one of v2-8, v2-32, '
-        "v2-128, v2-256, v2-512, v3-8, v3-32, v3-64, v3-128, v3-256, v3-512, v3-1024, v3-2048.",
+        'architecture: "node" doesn\'t exist for v4-8. Use architecture vm, or one of v2-8, '
+        "v2-32, v2-128, v2-256, v2-512, v3-8, v3-32, v3-64, v3-128, v3-256, v3-512, v3-1024, "
+        "v3-2048.",
     ),
     (
         "a node with a runtime",
         node(runtimeVersion="tpu-vm-tf-2.18.0-se"),
-        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" is for architecture vm; a classic node has a '
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" is for architecture vm; a TPU Node has a '
         "TensorFlow version. Set tpu.tensorflowVersion instead.",
     ),
     (
@@ -231,37 +415,36 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "recovery of a TPU that Google deletes after a while",
         config(zone="us-west4-a", tpu={**LITE, **FLEX}, recovery={"enabled": True}),
-        "recovery.enabled: true is not for this stack: Google deletes its TPU after "
-        "tpu.queued.runHours, which is meant. Remove it.",
+        "recovery.enabled: true is not available for this stack: Google deletes its TPU after "
+        "tpu.queued.runHours, by design. Remove it.",
     ),
     (
         "recovery by the TPU itself",
         config(tpu=VM, training={"runOn": "tpu"}, recovery={"enabled": True}),
-        "recovery.enabled: true is not for this stack: with training.runOn: tpu the agent would "
-        "be lost along with the TPU. Remove it, and let a laptop run "
-        "`tpustack recover --loop --stack NAME`.",
+        "recovery.enabled: true is not available for this stack: with training.runOn: tpu the "
+        "agent would be lost along with the TPU. Remove it, and run `tpustack recover --loop "
+        "--stack NAME` on another computer.",
     ),
     (
         "a queued node",
         node(queued={"waitMinutes": 5}),
-        'tpu.queued: {"waitMinutes": 5.0} is for architecture vm; Google queues no classic node. '
-        "Remove it.",
+        'tpu.queued: {"waitMinutes": 5.0} is for architecture vm; Google doesn\'t queue TPU '
+        "Nodes. Remove it.",
     ),
     (
         "a node that runs the trainer",
         {**node(), "tpu-stack:training": {"runOn": "tpu"}},
-        'training.runOn: "tpu" is for architecture vm; a classic node allows no login. Use vm.',
+        'training.runOn: "tpu" is for architecture vm; a TPU Node allows no login. Use vm.',
     ),
     (
         "a spot node",
         node(capacity="spot"),
-        'tpu.capacity: "spot" is for architecture vm. Use on-demand or preemptible for a classic '
-        "node.",
+        'tpu.capacity: "spot" is for architecture vm. Use on-demand or preemptible for a TPU Node.',
     ),
     (
         "a queue that is no group",
         config(tpu={**VM, "queued": True}),
-        "tpu.queued: true is not a group of settings. Use {}, or set below it: enabled, "
+        "tpu.queued: true is not a map of settings. Use {}, or set below it: enabled, "
         "waitMinutes, fallbackZones, zoneMinutes, validUntil, reservation, reservationBound, "
         "runHours, guaranteedHours.",
     ),
@@ -273,33 +456,33 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a queue's end without a zone",
         config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
-        'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with its zone, such as Z at '
-        "its end. Meaning: When Google gives up the request, for example 2026-12-31T18:00:00Z. "
-        "Without it, the request queues for as long as it takes.",
+        'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with a time zone, such as Z '
+        "at its end. Meaning: When Google cancels the queued resource, for example "
+        "2026-12-31T18:00:00Z. Without it, the queued resource waits without a deadline.",
     ),
     (
         "a queue's end that is no time",
         config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
-        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google gives up the '
-        "request, for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as "
-        "it takes.",
+        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google cancels the '
+        "queued resource, for example 2026-12-31T18:00:00Z. Without it, the queued resource waits "
+        "without a deadline.",
     ),
     (
         "slices of a node",
         node(slices=2),
-        "tpu.slices: 2 is for architecture vm; a classic node has none. Remove it, or use "
+        "tpu.slices: 2 is for architecture vm; a TPU Node has none. Remove it, or use "
         "architecture vm.",
     ),
     (
         "a disk of a node",
         node(dataDisks=[{"name": "corpus", "sizeGib": 100}]),
-        'tpu.dataDisks: [{"name": "corpus", "sizeGib": 100}] is for architecture vm; a classic '
-        "node has none. Remove it, or use architecture vm.",
+        'tpu.dataDisks: [{"name": "corpus", "sizeGib": 100}] is for architecture vm; a TPU Node '
+        "has none. Remove it, or use architecture vm.",
     ),
     (
         "tags of a node",
         node(tags=["workers"]),
-        'tpu.tags: ["workers"] is for architecture vm; a classic node has none. Remove it, or use '
+        'tpu.tags: ["workers"] is for architecture vm; a TPU Node has none. Remove it, or use '
         "architecture vm.",
     ),
     (
@@ -310,8 +493,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a boot disk that the provider cannot ask for",
         config(tpu={**VM, "bootDiskGib": 200}),
-        "tpu.bootDiskGib: 200 is only for a TPU out of the queue: Google's provider has no field "
-        "for it. Set tpu.queued: {}, or remove it.",
+        "tpu.bootDiskGib: 200 is only for a queued TPU: Google's provider has no field for it. "
+        "Set tpu.queued: {}, or remove it.",
     ),
     (
         "a boot disk that is smaller than its image",
@@ -321,8 +504,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "checkpoints that the provider cannot ask for",
         config(tpu={**VM, "autocheckpoint": True}),
-        "tpu.autocheckpoint: true is only for a TPU out of the queue: Google's provider has no "
-        "field for it. Set tpu.queued: {}, or remove it.",
+        "tpu.autocheckpoint: true is only for a queued TPU: Google's provider has no field for "
+        "it. Set tpu.queued: {}, or remove it.",
     ),
     (
         "a reservation that is not used",
@@ -333,14 +516,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a reservation that is no name",
         config(tpu={**VM, "capacity": "reserved", "queued": {"reservation": "zones/ours"}}),
-        'tpu.queued.reservation: "zones/ours" is no reservation\'s name. Use NAME, or '
+        'tpu.queued.reservation: "zones/ours" is not a reservation\'s name. Use NAME, or '
         "projects/PROJECT/locations/ZONE/reservations/NAME.",
     ),
     (
         "the end of a reservation that is not named",
         config(tpu={**VM, "capacity": "reserved", "queued": {"reservationBound": True}}),
-        "tpu.queued.reservationBound: true does not say to which reservation. Set "
-        "tpu.queued.reservation, or remove it.",
+        "tpu.queued.reservationBound: true names no reservation. Set tpu.queued.reservation, or "
+        "remove it.",
     ),
     (
         "a while without its length",
@@ -356,8 +539,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a while out of the queue",
         config(zone="us-west4-a", tpu={**LITE, **FLEX, "queued": {"enabled": False}}),
-        "tpu.queued.enabled: false contradicts tpu.capacity: flex-start, which Google has in the "
-        "queue alone. Remove it.",
+        "tpu.queued.enabled: false contradicts tpu.capacity: flex-start, which is only "
+        "available as a queued resource. Remove it.",
     ),
     (
         "a while of a guarantee",
@@ -383,8 +566,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a guarantee for what may be taken away",
         config(tpu={**VM, "capacity": "spot", "queued": {"guaranteedHours": 24}}),
-        "tpu.queued.guaranteedHours: 24.0 contradicts tpu.capacity: spot, which Google may take "
-        "away. Set tpu.capacity: on-demand or reserved, or remove it.",
+        "tpu.queued.guaranteedHours: 24.0 contradicts tpu.capacity: spot, which Google can "
+        "preempt. Set tpu.capacity: on-demand or reserved, or remove it.",
     ),
     (
         "a guarantee for no time",
@@ -394,7 +577,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a creation that waits in the queue",
         config(tpu={**VM, "queued": {}, "timeouts": {"createMinutes": 60}}),
-        "tpu.timeouts.createMinutes: 60.0 is for a TPU that does not queue. Set "
+        "tpu.timeouts.createMinutes: 60.0 is for a TPU that isn't queued. Set "
         "tpu.queued.waitMinutes instead.",
     ),
     (
@@ -405,25 +588,24 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a time that is not one of the operations'",
         config(tpu={**VM, "timeouts": {"delete": 5}}),
-        "tpu.timeouts.delete: 5 is a setting that does not exist. Did you mean "
-        "tpu.timeouts.deleteMinutes?",
+        "tpu.timeouts.delete: 5 is not a setting. Did you mean tpu.timeouts.deleteMinutes?",
     ),
     (
         "a tag in capitals",
         config(tpu={**VM, "tags": ["ok", "Workers"]}),
-        'tpu.tags[1]: "Workers" is no network tag (at most 63 lower-case letters, digits and '
+        'tpu.tags[1]: "Workers" is not a network tag (at most 63 lower-case letters, digits and '
         "hyphens, a letter first, no hyphen last). Use one like tpu-workers.",
     ),
     (
         "a scope's short name",
         config(tpu={**VM, "scopes": ["cloud-platform"]}),
-        'tpu.scopes[0]: "cloud-platform" is no access scope of Google\'s. Use URLs such as '
+        'tpu.scopes[0]: "cloud-platform" is not an access scope of Google\'s. Use URLs such as '
         "https://www.googleapis.com/auth/cloud-platform.",
     ),
     (
         "no scopes",
         config(tpu={**VM, "scopes": []}),
-        "tpu.scopes: [] are none, which Google takes for all. Leave it out for "
+        "tpu.scopes: [] are empty, which Google treats as all. Remove it to use "
         "https://www.googleapis.com/auth/cloud-platform.",
     ),
     (
@@ -432,22 +614,21 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             tpu={**VM, "scopes": ["https://www.googleapis.com/auth/logging.write"]},
             training={"runOn": "tpu"},
         ),
-        'tpu.scopes: ["https://www.googleapis.com/auth/logging.write"] lack what the trainer '
-        "needs, which runs on the TPU VM (training.runOn). Add "
-        "https://www.googleapis.com/auth/cloud-platform: IAM, not the scope, decides what it may "
-        "do.",
+        'tpu.scopes: ["https://www.googleapis.com/auth/logging.write"] lack a scope that the '
+        "trainer on the TPU VM needs (training.runOn). Add "
+        "https://www.googleapis.com/auth/cloud-platform: IAM, not the scope, decides what it "
+        "may do.",
     ),
     (
         "disks that are no list",
         config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
-        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM besides its '
-        "boot disk. With architecture vm only.",
+        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Data disks of a TPU VM. '
+        "Requires `architecture: vm`.",
     ),
     (
         "a disk with a misspelled size",
         disks({"name": "corpus", "sizeGb": 100}),
-        "tpu.dataDisks[0].sizeGb: 100 is a setting that does not exist. Did you mean "
-        "tpu.dataDisks[0].sizeGib?",
+        "tpu.dataDisks[0].sizeGb: 100 is not a setting. Did you mean tpu.dataDisks[0].sizeGib?",
     ),
     (
         "a small disk",
@@ -457,78 +638,80 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a disk of no kind",
         disks({"name": "corpus", "sizeGib": 100, "type": "pd-extreme"}),
-        "tpu.dataDisks[0].type: \"pd-extreme\" is not known here. Use 'pd-balanced', "
+        "tpu.dataDisks[0].type: \"pd-extreme\" is unknown. Use 'pd-balanced', "
         "'hyperdisk-balanced' or 'hyperdisk-ml'.",
     ),
     (
         "a disk that the TPU does not take",
         disks({"name": "corpus", "sizeGib": 100, "type": "hyperdisk-ml"}),
-        'tpu.dataDisks[0].type: "hyperdisk-ml" is no disk that a v2-8 takes. Use pd-balanced.',
+        'tpu.dataDisks[0].type: "hyperdisk-ml" is not a disk type that a v2-8 supports. Use '
+        "pd-balanced.",
     ),
     (
         "a disk that is none",
         disks({"mode": "read-only"}),
-        "tpu.dataDisks[0].name: (not set) and no source either. Set name and sizeGib of a disk to "
-        "make, or source of one that is there already.",
+        "tpu.dataDisks[0].name: (not set) and no source either. Set name and sizeGib of a new "
+        "disk, or source of an existing one.",
     ),
     (
         "a disk without its size",
         disks({"name": "corpus"}),
-        "tpu.dataDisks[0].sizeGib is required for a disk to make. Set its size in GiB.",
+        "tpu.dataDisks[0].sizeGib is required for a new disk. Set its size in GiB.",
     ),
     (
         "a disk that is made and there already",
         disks({"name": "corpus", "source": DISK}),
-        'tpu.dataDisks[0].name: "corpus" is of a disk to make, but tpu.dataDisks[0].source names '
-        "one that is there already. Remove one of the two.",
+        'tpu.dataDisks[0].name: "corpus" is for a new disk, but tpu.dataDisks[0].source names '
+        "an existing one. Remove one of the two.",
     ),
     (
         "a kind for a disk that is there already",
         disks({"type": "hyperdisk-ml", "source": DISK}),
-        'tpu.dataDisks[0].type: "hyperdisk-ml" is of a disk to make, but tpu.dataDisks[0].source '
-        "names one that is there already. Remove one of the two.",
+        'tpu.dataDisks[0].type: "hyperdisk-ml" is for a new disk, but tpu.dataDisks[0].source '
+        "names an existing one. Remove one of the two.",
     ),
     (
         "a disk's short name",
         disks({"source": "corpus"}),
-        'tpu.dataDisks[0].source: "corpus" is no disk\'s full name. Use one like '
+        'tpu.dataDisks[0].source: "corpus" is not the full name of a disk. Use one like '
         "projects/some-project/zones/us-central1-b/disks/corpus.",
     ),
     (
         "a disk in another zone",
         disks({"source": DISK.replace("-b", "-c")}),
-        'tpu.dataDisks[0].source: "projects/some-project/zones/us-central1-c/disks/corpus" is not '
-        "in the TPU's zone us-central1-b. Use a disk of that zone; a snapshot makes one from a "
-        "disk elsewhere.",
+        'tpu.dataDisks[0].source: "projects/some-project/zones/us-central1-c/disks/corpus" is '
+        "not in the TPU's zone us-central1-b. Use a disk of that zone, or a snapshot of a disk "
+        "elsewhere.",
     ),
     (
         "a disk twice",
         disks({"source": DISK, "mode": "read-only"}, {"source": DISK, "mode": "read-only"}),
-        f'tpu.dataDisks[1].source: "{DISK}" is there twice. Name each disk once.',
+        'tpu.dataDisks[1].source: "projects/some-project/zones/us-central1-b/disks/corpus" is '
+        "listed twice. Name each disk once.",
     ),
     (
         "a disk with a name that is none",
         disks({"name": "Corpus", "sizeGib": 100}),
-        'tpu.dataDisks[0].name: "Corpus" is no name for a disk (lower-case letters, digits and '
-        "hyphens, no hyphen last). Set one like corpus.",
+        'tpu.dataDisks[0].name: "Corpus" is not a valid disk name (lower-case letters, digits '
+        "and hyphens, no hyphen last). Set one like corpus.",
     ),
     (
         "a disk with a long name",
         disks({"name": "c" * 40, "sizeGib": 100}),
-        f'tpu.dataDisks[0].name: "{"c" * 40}" has 40 characters, too many with the TPU\'s name '
-        "before them. Set one of at most 39.",
+        'tpu.dataDisks[0].name: "cccccccccccccccccccccccccccccccccccccccc" has 40 characters, '
+        "too many after the TPU's name. Set one of at most 39.",
     ),
     (
         "a snapshot's short name",
         disks({"name": "corpus", "snapshot": "corpus-1"}),
-        'tpu.dataDisks[0].snapshot: "corpus-1" is no snapshot\'s full name. Use one like '
+        'tpu.dataDisks[0].snapshot: "corpus-1" is not the full name of a snapshot. Use one like '
         "projects/some-project/global/snapshots/corpus-1.",
     ),
     (
         "a disk that nobody could ever fill",
         disks({"name": "corpus", "sizeGib": 100, "mode": "read-only"}),
-        'tpu.dataDisks[0].mode: "read-only" would leave the new disk empty for ever. Set snapshot '
-        "to begin with, source to use a disk with data on it, or read-write.",
+        'tpu.dataDisks[0].mode: "read-only" would leave the new disk empty forever. Set '
+        "snapshot, source for a disk with data, or mode: read-write.",
     ),
     (
         "a disk that all hosts would write to",
@@ -541,19 +724,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             },
         ),
         'tpu.dataDisks[0].mode: "read-write" is for a TPU with one host, but a v3-32 has 4. Use '
-        "read-only, with a disk that has its data already.",
+        "read-only, with a disk that already has its data.",
     ),
     (
         "a disk that all slices would write to",
         disks({"source": DISK}, slices=2),
         'tpu.dataDisks[0].mode: "read-write" is for one TPU, but there are 2 slices. Use '
-        "read-only, with a disk that has its data already, or name for a new disk for each slice.",
+        "read-only, with a disk that already has its data, or name for a new disk for each "
+        "slice.",
     ),
     (
         "a disk that all slices of a request would write to",
         disks({"name": "corpus", "sizeGib": 100}, slices=2, queued={}),
-        'tpu.dataDisks[0].mode: "read-write" is for one TPU, but all slices of a request in the '
-        "queue have the same disks. Use read-only, with a disk that has its data already.",
+        'tpu.dataDisks[0].mode: "read-write" is for one TPU, but all slices of a queued '
+        "resource have the same disks. Use read-only, with a disk that already has its data.",
     ),
     (
         "a disk that cannot be shared",
@@ -583,7 +767,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
                 "dataDisks": [{"name": f"d{n}", "sizeGib": 10} for n in range(32)],
             },
         ),
-        "tpu.dataDisks: 32 disks are more than a host of a v6e-8 takes. Use at most 31.",
+        "tpu.dataDisks: 32 disks are more than a host of a v6e-8 supports. Use at most 31.",
     ),
     (
         "a given bucket without a name",
@@ -593,7 +777,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a given bucket that would be destroyed",
         config(bucket={"create": False, "name": "our-data", "forceDestroy": True}),
-        "bucket.forceDestroy: true is of a bucket that the stack makes, but bucket.create is "
+        "bucket.forceDestroy: true is for a bucket that the stack creates, but bucket.create is "
         "false. Remove one of the two.",
     ),
     (
@@ -605,7 +789,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a runtime whose name does not follow Google's pattern",
         config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.1-pod"}),
-        'tpu.runtimeVersion: "tpu-vm-tf-2.18.1-pod" is no runtime that Google names. Use '
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.1-pod" is not a runtime that Google documents. Use '
         "tpu-vm-tf-2.14.1-pod, tpu-vm-tf-2.13.1-pod or tpu-vm-tf-2.12.1-pod.",
     ),
     (
@@ -621,8 +805,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a generation that is for Compute Engine alone",
         config(tpu={**VM, "acceleratorType": "tpu7x-8"}),
-        'tpu.acceleratorType: "tpu7x-8" is of a generation that the Cloud TPU API does not serve: '
-        "TPU7x and later are on Compute Engine and GKE alone (docs/tpu.md). Use v5p-8.",
+        'tpu.acceleratorType: "tpu7x-8" is of a generation that the Cloud TPU API doesn\'t '
+        "support: TPU7x and later are on Compute Engine and GKE only (docs/tpu-types.md). Use "
+        "architecture compute with tpu7x-standard-4t.",
     ),
     (
         "a misspelt argument of the trainer",
@@ -632,19 +817,19 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "parameters.",
     ),
     (
-        "a tensorflow-cpu that does not exist",
+        "a tensorflow-cpu that doesn't exist",
         config(training={"tensorflowVersion": "2.18.7"}),
-        'training.tensorflowVersion: "2.18.7" is not possible: tensorflow-cpu 2.18.7, which the VM '
-        "would install, does not exist. Use 2.21.0, 2.20.0, 2.19.1 or 2.19.0.",
+        'training.tensorflowVersion: "2.18.7" is not possible: tensorflow-cpu 2.18.7, which the '
+        "VM would install, doesn't exist. Use 2.21.0, 2.20.0, 2.19.1 or 2.19.0.",
     ),
     (
-        "a tensorflow-tpu that does not exist",
+        "a tensorflow-tpu that doesn't exist",
         config(
             tpu={**VM, "runtimeVersion": "tpu-ubuntu2204-base"},
             training={"runOn": "tpu", "tensorflowVersion": "2.19.0"},
         ),
         'training.tensorflowVersion: "2.19.0" is not possible: tensorflow-tpu 2.19.0, which the '
-        "TPU VM would install, does not exist. Use 2.19.1, 2.18.0, 2.17.1 or 2.17.0.",
+        "TPU VM would install, doesn't exist. Use 2.19.1, 2.18.0, 2.17.1 or 2.17.0.",
     ),
     (
         "a tensorflow-tpu that no libtpu goes with",
@@ -683,9 +868,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "jobs with an account of their own beside gRPC that obeys them as the machines'",
         config(training={"runOn": "tpu"}, jobs={"enabled": True}),
-        "jobs.asRoot: false can't hold with training.runOn: tpu on this TPU: its gRPC does what "
-        "any job wants, as root and as the machines' account. Set training.runOn: vm, use one "
-        "slice and no -pod runtime, or set jobs.asRoot: true.",
+        "jobs.asRoot: false has no effect with training.runOn: tpu on this TPU, because any job "
+        "can use its gRPC as root and with the VM's service account. Set training.runOn: vm, "
+        "use one slice and no -pod runtime, or set jobs.asRoot: true.",
     ),
     (
         "a TensorFlow without a wheel for the image's Python",
@@ -693,15 +878,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             vm={"image": "ubuntu-os-cloud/ubuntu-2404-lts-amd64"},
             tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.14.1-pod"},
         ),
-        'vm.image: "ubuntu-os-cloud/ubuntu-2404-lts-amd64" has Python 3.12, for which there is no '
-        "tensorflow-cpu 2.14.1. Use an image with Python 3.10 or 3.11, or another "
-        "training.tensorflowVersion.",
+        'vm.image: "ubuntu-os-cloud/ubuntu-2404-lts-amd64" has Python 3.12, which '
+        "tensorflow-cpu 2.14.1 doesn't support. Use an image with Python 3.10 or 3.11, or "
+        "another training.tensorflowVersion.",
     ),
     (
         "a node older than the training",
         node(tensorflowVersion="2.11.1"),
-        "training.tensorflowVersion: (not set) and TensorFlow 2.11.1 is older than what the "
-        "training package runs with (2.12). Use a TPU with TensorFlow 2.12 or newer.",
+        "training.tensorflowVersion: (not set) and TensorFlow 2.11.1 is older than the training "
+        "package supports (2.12). Use a TPU with TensorFlow 2.12 or newer.",
     ),
     (
         "a runtime for other TPUs",
@@ -728,9 +913,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             tpu={"acceleratorType": "v3-32", "runtimeVersion": "tpu-vm-tf-2.18.0-se"},
             training={"runOn": "tpu"},
         ),
-        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" serves no gRPC, so that a trainer on worker 0 '
-        "cannot use the other 3 hosts of a v3-32. Use a -pod runtime, or jobs.enabled for programs "
-        "that run on each host.",
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" serves no gRPC, so a trainer on worker 0 '
+        "can't use the other 3 hosts of a v3-32. Use a -pod runtime, or set jobs.enabled to run "
+        "a program on each host.",
     ),
     (
         "a runtime without TensorFlow",
@@ -748,23 +933,23 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "an unknown version of a node",
         node(tensorflowVersion="2.19.1"),
-        'tpu.tensorflowVersion: "2.19.1" is no version of classic TPU nodes. Use 2.12.1 or 2.12.0.',
+        'tpu.tensorflowVersion: "2.19.1" is not a version of TPU Nodes. Use 2.12.1 or 2.12.0.',
     ),
     (
         "a version of the first nodes",
         node(tensorflowVersion="1.8"),
-        'tpu.tensorflowVersion: "1.8" is no longer served on TPU nodes since 2019-03-11. '
-        "There are: 2.12.1, 2.12.0.",
+        'tpu.tensorflowVersion: "1.8" is no longer supported on TPU Nodes since 2019-03-11. '
+        "Choose from: 2.12.1, 2.12.0.",
     ),
     (
         "a trainer's version that is none",
         config(training={"tensorflowVersion": "newest"}),
-        'training.tensorflowVersion: "newest" is no version. Use one like 2.19.1.',
+        'training.tensorflowVersion: "newest" is not a version. Use one like 2.19.1.',
     ),
     (
         "a block that is none",
         node(cidrBlock="10.240.1.x/29"),
-        'tpu.cidrBlock: "10.240.1.x/29" is no IPv4 range. Use one like 10.10.0.0/20.',
+        'tpu.cidrBlock: "10.240.1.x/29" is not an IPv4 range. Use one like 10.10.0.0/20.',
     ),
     (
         "a block without its size",
@@ -839,20 +1024,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a network of another beside one's own",
         config(network={"name": "shared"}),
-        'network.name: "shared" names a network that is there already, but the stack makes its '
-        "own. Set network.create: false to use it, or remove it.",
+        'network.name: "shared" names an existing network, but the stack creates its own. Set '
+        "network.create: false to use it, or remove it.",
     ),
     (
         "a host project without its network's name",
         config(network={"create": False, "project": "host-project"}),
-        "network.name is required with network.project: host-project may lend several "
+        "network.name is required with network.project: host-project may share several "
         "networks. Set it, and network.subnetwork if that has another name.",
     ),
     (
         "a host project that is none",
         config(network={"create": False, "project": "Host", "name": "shared"}),
-        'network.project: "Host" is no project id (6 to 30 lower-case letters, digits and hyphens, '
-        "a letter first). Use the id of the Shared VPC's host project.",
+        'network.project: "Host" is not a project ID (6 to 30 lower-case letters, digits and '
+        "hyphens, a letter first). Use the ID of the Shared VPC's host project.",
     ),
     (
         "the stack's own project as host project",
@@ -866,15 +1051,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             **node(),
             "tpu-stack:network": {"create": False, "project": "host-project", "name": "shared"},
         },
-        'network.project: "host-project" is for architecture vm; a classic node would need a '
-        "connection of Service Networking. Use architecture vm, or a network of the stack's own "
+        'network.project: "host-project" is for architecture vm; a TPU Node would need a '
+        "Service Networking connection. Use architecture vm, or a network of the stack's own "
         "project.",
     ),
     (
         "an unknown machine type",
         config(vm={"machineType": "n1-highmen-1"}),
-        'vm.machineType: "n1-highmen-1" is no machine type in the catalog. Use n1-highmem-16, '
-        "n1-highmem-8 or n1-highmem-4.",
+        'vm.machineType: "n1-highmen-1" is not a machine type in the catalog. Use '
+        "n1-highmem-16, n1-highmem-8 or n1-highmem-4.",
     ),
     (
         "a model larger than the VM",
@@ -890,13 +1075,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a termination action of a VM that is not taken away",
         config(vm={"terminationAction": "delete"}),
-        'vm.terminationAction: "delete" is of a spot VM, but vm.capacity is on-demand. '
-        "Set vm.capacity: spot, or remove it.",
+        'vm.terminationAction: "delete" is for a spot VM, but vm.capacity is on-demand. Set '
+        "vm.capacity: spot, or remove it.",
     ),
     (
         "a termination action that Google does not have",
         config(vm={"capacity": "spot", "terminationAction": "suspend"}),
-        "vm.terminationAction: \"suspend\" is not known here. Use 'stop' or 'delete'.",
+        "vm.terminationAction: \"suspend\" is unknown. Use 'stop' or 'delete'.",
     ),
     (
         "integrity without what measures it",
@@ -907,19 +1092,19 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a boot disk to be kept by a group that makes new ones",
         config(vm={"instanceGroup": {}, "keepBootDisk": True}),
-        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group makes a new boot disk for "
-        "every new VM. Remove one of the two.",
+        "vm.keepBootDisk: true contradicts vm.instanceGroup: the group creates a new boot disk "
+        "for every new VM. Remove one of the two.",
     ),
     (
         "an agent on a VM without a script",
         config(vm={"opsAgent": True}, training={"runOn": "tpu"}),
-        "vm.opsAgent: true is installed by the start-up script, which the VM has only if it runs "
+        "vm.opsAgent: true is installed by the startup script, which the VM only has if it runs "
         "the trainer (training.runOn is tpu). Remove it, or set training.runOn: vm.",
     ),
     (
         "a group where nothing is said",
         config(vm={"instanceGroup": True}),
-        "vm.instanceGroup: true is not a group of settings. Use {}, or set below it: "
+        "vm.instanceGroup: true is not a map of settings. Use {}, or set below it: "
         "initialDelaySeconds, checkIntervalSeconds, failedChecks.",
     ),
     (
@@ -930,8 +1115,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a bucket in another region",
         config(bucket={"location": "EU"}),
-        'bucket.location: "EU" is not the TPU\'s region: reading across regions is slow and costs '
-        "egress (the zone is us-central1-b). Use us-central1, or leave it out.",
+        'bucket.location: "EU" is not the TPU\'s region: reading across regions is slow and is '
+        "billed as egress (the zone is us-central1-b). Use us-central1, or leave it out.",
     ),
     (
         "a bucket that is both kept and not",
@@ -941,26 +1126,26 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a bucket's name in capitals",
         config(bucket={"name": "My-Bucket"}),
-        'bucket.name: "My-Bucket" is no bucket name (3 to 63 lower-case letters, digits, hyphens, '
-        "dots and underscores). Set one like my-project-tpu-data.",
+        'bucket.name: "My-Bucket" is not a bucket name (3 to 63 lower-case letters, digits, '
+        "hyphens, dots and underscores). Set one like my-project-tpu-data.",
     ),
     (
         "a bucket's name that is a domain",
         config(bucket={"name": "data.example.com"}),
-        'bucket.name: "data.example.com" has a dot: only who owns a domain can make a bucket that '
-        "is called like it. Set one like my-project-tpu-data.",
+        'bucket.name: "data.example.com" has a dot: only the owner of a domain can create a '
+        "bucket with its name. Set one like my-project-tpu-data.",
     ),
     (
         "a bucket's name that is Google's",
         config(bucket={"name": "goog-data"}),
-        'bucket.name: "goog-data" has "goog" first or "google" in it, which Google keeps for '
-        "itself. Set one like my-project-tpu-data.",
+        'bucket.name: "goog-data" starts with "goog" or contains "google", which Google '
+        "reserves. Set one like my-project-tpu-data.",
     ),
     (
         "an owner that is no part of a name",
         config(owner="Ada Lovelace"),
-        'owner: "Ada Lovelace" is no part of a name (lower-case letters, digits and hyphens, no '
-        "hyphen first or last). Correct it.",
+        'owner: "Ada Lovelace" can\'t be part of a name (lower-case letters, digits and hyphens, '
+        "no hyphen first or last). Correct it.",
     ),
     (
         "an owner with a long name",
@@ -972,14 +1157,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "an owner beside a prefix",
         config(owner="ada", namePrefix="our-stack"),
-        "owner: \"ada\" is part of no name, because namePrefix is 'our-stack'. Remove one of the "
-        "two.",
+        "owner: \"ada\" has no effect, because namePrefix is 'our-stack'. Remove one of the two.",
     ),
     (
         "a prefix that is no name",
         config(namePrefix="9lives"),
-        'namePrefix: "9lives" is no name for resources (lower-case letters, digits and hyphens, a '
-        "letter first, no hyphen last). Set one like tpu-stack-dev.",
+        'namePrefix: "9lives" is not a valid resource name (lower-case letters, digits and '
+        "hyphens, a letter first, no hyphen last). Set one like tpu-stack-dev.",
     ),
     (
         "a long prefix",
@@ -990,15 +1174,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a wheel that is not there",
         config(training={"wheel": "dist/other.whl"}),
-        'training.wheel: "dist/other.whl" does not exist. Build it with `make wheel`, or set the '
+        'training.wheel: "dist/other.whl" doesn\'t exist. Build it with `make wheel`, or set the '
         "path of one, relative to the project's root.",
     ),
     (
         "data that is not there",
         config(training={"data": "nowhere"}),
-        'training.data: "nowhere" does not exist. Fill it with `tpu-training data convert '
-        "--source DIR --output nowhere`, or leave training.data out if the bucket has the data "
-        "already.",
+        'training.data: "nowhere" doesn\'t exist. Fill it with `tpu-training data convert '
+        "--source DIR --output nowhere`, or leave training.data out if the bucket already has "
+        "the data.",
     ),
     (
         "a limit that would stop every training",
@@ -1013,58 +1197,58 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a job that is no name",
         config(training={"job": "a/b"}),
-        'training.job: "a/b" is no job name (at most 63 lower-case letters, digits, hyphens, dots, '
-        "underscores). Use one like mnist-1.",
+        'training.job: "a/b" is not a job name (at most 63 lower-case letters, digits, hyphens, '
+        "dots, underscores). Use one like mnist-1.",
     ),
     (
         "a rule that deletes a job's last checkpoint because it is old",
         config(bucket={"lifecycle": [{"ageDays": 30}]}),
-        "bucket.lifecycle[0].ageDays: 30 would delete jobs/JOB/checkpoints by age alone, and with "
-        "it what a paused job needs to resume. Set a prefix with it, such as "
+        "bucket.lifecycle[0].ageDays: 30 would delete jobs/JOB/checkpoints by age, including "
+        "what a paused job needs to resume. Set a prefix with it, such as "
         "jobs/mnist-1/tensorboard/, or delete only old versions with noncurrentDays, or move to "
         "nearline instead.",
     ),
     (
         "a rule that deletes the data because it is old",
         config(bucket={"lifecycle": [{"ageDays": 30, "prefix": "data/mnist"}]}),
-        "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a paused "
-        "job needs to resume. Set a prefix with it, such as jobs/mnist-1/tensorboard/, or "
-        "delete only old versions with noncurrentDays, or move to nearline instead.",
+        "bucket.lifecycle[0].ageDays: 30 would delete data by age, including what a paused job "
+        "needs to resume. Set a prefix with it, such as jobs/mnist-1/tensorboard/, or delete "
+        "only old versions with noncurrentDays, or move to nearline instead.",
     ),
     (
         "a rule without a condition",
         config(bucket={"lifecycle": [{"action": "nearline"}]}),
-        'bucket.lifecycle[0]: {"action": "nearline"} does not say when. '
-        "Set ageDays, noncurrentDays or newerVersions.",
+        'bucket.lifecycle[0]: {"action": "nearline"} has no condition. Set ageDays, '
+        "noncurrentDays or newerVersions.",
     ),
     (
         "a rule about old versions without versioning",
         config(bucket={"lifecycle": [{"noncurrentDays": 30}]}),
-        "bucket.lifecycle[0].noncurrentDays: 30 is for replaced and deleted objects, which do "
-        "not exist with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
+        "bucket.lifecycle[0].noncurrentDays: 30 is for noncurrent objects, which don't exist "
+        "with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
     ),
     (
         "a misspelled condition of a rule",
         config(bucket={"lifecycle": [{"agedays": 30}]}),
-        "bucket.lifecycle[0].agedays: 30 is a setting that does not exist. "
-        "Did you mean bucket.lifecycle[0].ageDays?",
+        "bucket.lifecycle[0].agedays: 30 is not a setting. Did you mean "
+        "bucket.lifecycle[0].ageDays?",
     ),
     (
         "an unknown action of a rule",
         config(bucket={"lifecycle": [{"ageDays": 30, "action": "burn"}]}),
-        'bucket.lifecycle[0].action: "burn" is not known here. '
-        "Use 'delete', 'nearline', 'coldline' or 'archive'.",
+        "bucket.lifecycle[0].action: \"burn\" is unknown. Use 'delete', 'nearline', 'coldline' or "
+        "'archive'.",
     ),
     (
         "more rules than a bucket has",
         config(bucket={"lifecycle": [{"ageDays": 30, "action": "archive"}] * 101}),
-        'bucket.lifecycle: "101 rules" are too many: a bucket has at most 100. Leave some out.',
+        'bucket.lifecycle: "101 rules" are too many: a bucket can have at most 100. Remove some.',
     ),
     (
         "deleted objects kept for three days",
         config(bucket={"softDeleteDays": 3}),
-        "bucket.softDeleteDays: 3 is too short: Google keeps what was deleted for 7 days at least. "
-        "Use 7 or more, or 0 to keep nothing.",
+        "bucket.softDeleteDays: 3 is too short: Google keeps deleted objects for at least 7 "
+        "days. Use 7 or more, or 0 to keep nothing.",
     ),
     (
         "a key with a letter that no name has",
@@ -1073,16 +1257,17 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
                 "encryption": {"key": "projects/p/locations/us-central1/keyRings/ü/cryptoKeys/k"}
             }
         ),
-        'bucket.encryption.key: "projects/p/locations/us-central1/keyRings/ü/cryptoKeys/k" is no '
-        "full name of a key. Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, "
-        "as `gcloud kms keys list` shows it.",
+        'bucket.encryption.key: "projects/p/locations/us-central1/keyRings/ü/cryptoKeys/k" is '
+        "not the full name of a key. Use "
+        "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as `gcloud kms keys "
+        "list` shows it.",
     ),
     (
         "a key by its short name",
         config(bucket={"encryption": {"key": "my-key"}}),
-        'bucket.encryption.key: "my-key" is no full name of a key. '
-        "Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as "
-        "`gcloud kms keys list` shows it.",
+        'bucket.encryption.key: "my-key" is not the full name of a key. Use '
+        "projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as `gcloud kms keys "
+        "list` shows it.",
     ),
     (
         "a key in another region",
@@ -1100,8 +1285,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
                 }
             }
         ),
-        "bucket.encryption.rotationDays: 30 is of a key that the stack makes, but "
-        "bucket.encryption.key names one that is there. Remove one of the two.",
+        "bucket.encryption.rotationDays: 30 is for a key that the stack creates, but "
+        "bucket.encryption.key names an existing one. Remove one of the two.",
     ),
     (
         "rules for a bucket that is not the stack's",
@@ -1112,37 +1297,37 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
                 "lifecycle": [{"ageDays": 30, "action": "nearline"}],
             }
         ),
-        'bucket.lifecycle: [{"action": "nearline", "ageDays": 30}] is of a bucket that the stack '
-        "makes, but bucket.create is false. Remove one of the two.",
+        'bucket.lifecycle: [{"action": "nearline", "ageDays": 30}] is for a bucket that the '
+        "stack creates, but bucket.create is false. Remove one of the two.",
     ),
     (
         "a key for a bucket that is not the stack's",
         config(bucket={"create": False, "name": "our-data", "encryption": {}}),
-        "bucket.encryption: {} is of a bucket that the stack makes, but bucket.create is false. "
-        "Remove one of the two.",
+        "bucket.encryption: {} is for a bucket that the stack creates, but bucket.create is "
+        "false. Remove one of the two.",
     ),
     (
         "a budget without an amount",
         config(budget={}),
-        "budget.amount is required. Set it: Monthly budget in whole units of the billing account's "
-        "currency (1 to 1000000000).",
+        "budget.amount is required. Set it: Monthly budget, in whole units of the billing "
+        "account's currency.",
     ),
     (
         "a billing account by its display name",
         config(budget={"amount": 500, "billingAccount": "My Billing Account"}),
-        'budget.billingAccount: "My Billing Account" is no billing account. Use one like '
+        'budget.billingAccount: "My Billing Account" is not a billing account. Use one like '
         "01ABCD-234567-89EF01: `gcloud billing accounts list` shows them.",
     ),
     (
         "a budget that tells a name instead of an address",
         config(budget={"amount": 500, "emails": ["the team"]}),
-        'budget.emails: "the team" is no e-mail address. Use one like me@example.com.',
+        'budget.emails: "the team" is not an e-mail address. Use one like me@example.com.',
     ),
     (
         "a budget that tells too many",
         config(budget={"amount": 5, "emails": [f"{n}@example.com" for n in range(6)]}),
         'budget.emails: ["0@example.com", "1@example.com", "2@example.com", "3@example.com", '
-        '"4@example.com", "5@example.com"] are too many: a budget tells at most 5 addresses. '
+        '"4@example.com", "5@example.com"] are too many: a budget notifies at most 5 addresses. '
         "Use the address of a group.",
     ),
     (
@@ -1153,7 +1338,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget that never tells anything",
         config(budget={"amount": 500, "thresholds": []}),
-        "budget.thresholds: [] never reports anything. Name at least one, such as 100.",
+        "budget.thresholds: [] never sends a notification. Name at least one, such as 100.",
     ),
     (
         "a threshold of nothing",
@@ -1163,25 +1348,25 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a topic with a name that Google keeps for itself",
         config(budget={"amount": 500, "pubsubTopic": "google-budget"}),
-        'budget.pubsubTopic: "google-budget" is no name of a topic. Use one like tpu-budget, or '
-        "projects/PROJECT/topics/NAME of one that is there.",
+        'budget.pubsubTopic: "google-budget" is not a topic name. Use one like tpu-budget, or '
+        "projects/PROJECT/topics/NAME of an existing one.",
     ),
     (
         "messages to what is no address",
         config(messages={"emails": ["ada"]}),
-        'messages.emails: "ada" is no e-mail address. Use one like me@example.com.',
+        'messages.emails: "ada" is not an e-mail address. Use one like me@example.com.',
     ),
     (
         "messages to somebody else's topic",
         config(messages={"pubsubTopic": "projects/p/topics/t"}),
-        'messages.pubsubTopic: "projects/p/topics/t" is no name of a topic. Use the name of a '
-        "topic to make, like tpu-messages.",
+        'messages.pubsubTopic: "projects/p/topics/t" is not a topic name. Use the name of a new '
+        "topic, like tpu-messages.",
     ),
     (
         "one topic made twice",
         config(messages={"pubsubTopic": "tpu"}, budget={"amount": 5, "pubsubTopic": "tpu"}),
-        'messages.pubsubTopic: "tpu" is the topic of the budget, too. Use another name, since the '
-        "stack makes both.",
+        'messages.pubsubTopic: "tpu" is the topic of the budget, too. Use another name, because '
+        "the stack creates both.",
     ),
 ]
 
@@ -1224,7 +1409,7 @@ def test_a_directory_without_a_data_set_is_refused(root: Path) -> None:
     (root / ".demo" / "data" / "manifest.json").unlink()
     (message,) = refusals(config(training={"data": ".demo/data"}), root)
     assert message.startswith(
-        'training.data: ".demo/data" has no manifest.json, without which no training can read it. '
+        'training.data: ".demo/data" has no manifest.json, which a training needs. '
         "Fill it with `tpu-training data convert"
     )
 
@@ -1233,8 +1418,8 @@ def test_a_directory_without_a_data_set_is_refused(root: Path) -> None:
 def test_the_projects_own_folder_is_no_data_set(root: Path, around: str) -> None:
     (root / "manifest.json").write_text("{}")
     assert refusals(config(training={"data": around}), root) == [
-        f"training.data: {json.dumps(around)} is the project's folder or one around it, and all "
-        "that is in it would be uploaded. Use a folder that holds the data set alone."
+        f"training.data: {json.dumps(around)} is the project's folder or a parent of it, which "
+        "would be uploaded completely. Use a folder that contains only the dataset."
     ]
 
 
@@ -1258,8 +1443,8 @@ def test_credentials_are_not_uploaded(root: Path, name: str, content: str) -> No
     path.parent.mkdir(exist_ok=True)
     path.write_text(content)
     assert refusals(config(training={"data": ".demo/data"}), root) == [
-        f'training.data: ".demo/data" has {name}, which holds credentials. Everybody who may read '
-        "the bucket would have it. Take it out of the folder."
+        f'training.data: ".demo/data" has {name}, which holds credentials. Anyone who may read '
+        "the bucket could read it. Remove it from the folder."
     ]
 
 
@@ -1269,8 +1454,8 @@ def test_a_link_out_of_the_data_is_not_followed(root: Path, tmp_path: Path) -> N
     (data / "link").symlink_to(tmp_path / "secret")
     (data / "inside").symlink_to(data / "manifest.json")
     assert refusals(config(training={"data": ".demo/data"}), root) == [
-        'training.data: ".demo/data" has link, a link to a file outside of it. Everybody who may '
-        "read the bucket would have it. Take it out of the folder."
+        'training.data: ".demo/data" has link, a link to a file outside of it. Anyone who may '
+        "read the bucket could read it. Remove it from the folder."
     ]
 
 

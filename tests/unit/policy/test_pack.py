@@ -12,7 +12,7 @@ from policy.resource import UNKNOWN, Resource, plain
 from policy.rules import RULES, Rule
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -44,7 +44,7 @@ def test_an_option_that_a_rule_does_not_have_is_named_with_the_nearest_one() -> 
     assert message.startswith(f'{rule.name}.alowed: ["x"]')
     assert message.endswith("Did you mean allowed?")
     (message,) = rule.misnamed({"zzz": 1})
-    assert message.endswith("There are: allowed.")
+    assert message.endswith("The options are: allowed.")
 
 
 def test_the_engines_properties_become_plain_data_with_what_is_unknown_marked() -> None:

@@ -50,7 +50,7 @@ REASON = {"labels": {"capacity-reason": "a-bake-off"}}
 CASES = [
     Case("all in one", "regions-agree", [bucket(), tpu(), vm()]),
     Case("nothing is placed", "regions-agree", [resource("x:y:Z")]),
-    Case("bucket", "regions-agree", [bucket("EUROPE-WEST4"), tpu()], "Put it into us-central1"),
+    Case("bucket", "regions-agree", [bucket("EUROPE-WEST4"), tpu()], "Move it to us-central1"),
     Case("multi-region", "regions-agree", [bucket("US"), tpu()], 'location is "US", but V2Vm'),
     Case("VM", "regions-agree", [tpu(), vm(zone="us-east1-d")], 'zone is "us-east1-d"'),
     Case(
@@ -164,7 +164,7 @@ CASES = [
         "of another project",
         "known-members",
         [HOME, resource(KEY_MEMBER, member="serviceAccount:a@other.iam.gserviceaccount.com")],
-        "which is no account of this stack's projects",
+        "which isn't a service account of this stack's projects",
     ),
     Case(
         "an account that looks like Google's",
@@ -229,6 +229,23 @@ CASES = [
         "spot-outside-production",
         [entry({}, provisioningModel="RESERVATION_BOUND")],
     ),
+    Case(
+        "a reserved machine with a TPU",
+        "spot-outside-production",
+        [
+            vm(
+                machineType="ct6e-standard-4t",
+                scheduling={"provisioningModel": "STANDARD"},
+                reservationAffinity={"type": "SPECIFIC_RESERVATION"},
+            )
+        ],
+    ),
+    Case(
+        "a machine with a TPU on demand",
+        "spot-outside-production",
+        [vm(machineType="ct6e-standard-4t", reservationAffinity={"type": "ANY_RESERVATION"})],
+        "scheduling is not set",
+    ),
     Case("for a while", "spot-outside-production", [entry({}, provisioningModel="FLEX_START")]),
     Case(
         "guaranteed for a while",
@@ -256,6 +273,37 @@ CASES = [
     Case("scratch", "protect-in-production", [bucket(stack="prod")], None, {"allowed": ["data"]}),
     Case("cheap", "cost-ceiling", [tpu(), vm()]),
     Case("nothing", "cost-ceiling", []),
+    Case(
+        "a machine with a TPU",
+        "cost-ceiling",
+        [vm(machineType="zones/us-east5-a/machineTypes/ct6e-standard-4t", zone="us-east5-a")],
+        "ct6e-standard-4t, on-demand $10.80",
+    ),
+    Case(
+        "a spot machine with a TPU",
+        "cost-ceiling",
+        [
+            vm(
+                machineType="ct6e-standard-4t",
+                zone="us-east5-a",
+                scheduling={"provisioningModel": "SPOT", "preemptible": True},
+            )
+        ],
+        config={"dollarsPerHour": 5.62},
+    ),
+    Case(
+        "flex-start of a machine with a TPU",
+        "cost-ceiling",
+        [
+            vm(
+                machineType="ct6e-standard-4t",
+                zone="us-east5-a",
+                scheduling={"provisioningModel": "FLEX_START"},
+            )
+        ],
+        "TPU ct6e-standard-4t, flex-start $5.40",
+        {"dollarsPerHour": 5},
+    ),
     Case("dear", "cost-ceiling", [tpu(acceleratorType="v3-32", zone="europe-west4-a")], "$32.00"),
     Case(
         "production",
@@ -332,7 +380,7 @@ CASES = [
         "no price",
         "cost-ceiling",
         [vm(machineType="z9-mega-1000")],
-        "price of VM z9-mega-1000, on-demand is in no source",
+        "the catalog has no price for VM z9-mega-1000, on-demand",
     ),
     Case("labelled", "required-labels", [vm(labels=LABELS), tpu(labels=LABELS)]),
     Case("cannot have any", "required-labels", [resource("gcp:compute/network:Network")]),

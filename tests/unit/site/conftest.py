@@ -12,12 +12,18 @@ from docs_site import pages
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = pages()
+READMES = ("README.md", "README.zh-CN.md")
 _FENCE = re.compile(r"^( *)(`{3,})([^`\n]*)\n(.*?)^\1\2 *$", re.M | re.S)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n|\n(?= {4}))+")
 
 
 def text(page: str) -> str:
     return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+def fenced(page: str) -> list[tuple[str, str]]:
+    """The language and text of each fenced block."""
+    return [(block[3], _dedent(block[4], len(block[1]))) for block in _FENCE.finditer(text(page))]
 
 
 def code_blocks(page: str) -> list[str]:

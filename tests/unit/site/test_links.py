@@ -10,14 +10,17 @@ import pytest
 
 from .conftest import PAGES, REPOSITORY, headings, prose
 
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"(?:\]\(| src=\"| srcset=\")([^)\"\s]+)[)\"]")
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors that GitHub gives to the headings of `page`."""
+    """The anchors that GitHub gives to the headings of `page`, and those that the page names."""
     seen: Counter[str] = Counter()
     found = set()
     for _, title in headings(page):
+        if named := re.search(r" \{#(\S+)\}$", title):
+            found.add(named[1])
+            continue
         # https://github.com/gjtorikian/html-pipeline: lower case, no punctuation, hyphens.
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
+import yaml
+from docs_site import HOME, repository
 
-from .conftest import PAGES, REPOSITORY
+from tests.browser import PICTURES, browsing, find_browser
+
+from .conftest import PAGES, READMES, REPOSITORY, fenced
+
+# What a search must find among its first three pages.
+QUESTIONS = yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text(encoding="utf-8"))
+FIRST = 3
+# Outputs and messages wrap on the page; commands and files don't.
+WRAPPED = ("text", "console")
+
+
+class _MenuLoader(yaml.SafeLoader):
+    """Reads mkdocs.yml, of which one setting names a function."""
+
+
+_MenuLoader.add_multi_constructor("", lambda loader, suffix, node: None)
+MENU = yaml.load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), _MenuLoader)["nav"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +55,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def address(page: str) -> str:
-    return re.sub(r"(README)?\.md$", lambda end: "index.html" if end[1] else ".html", page)
+    special = {HOME: "index.html", "README.md": "README.html"}
+    return special.get(page, page.replace("README.md", "index.html")).replace(".md", ".html")
+
+
+def menu(items: list[Any]) -> list[str]:
+    """The pages of a part of the menu, in their order."""
+    found: list[str] = []
+    for item in items:
+        for entry in item.values() if isinstance(item, dict) else [item]:
+            found += menu(entry) if isinstance(entry, list) else [entry]
+    return found
 
 
 def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
@@ -38,7 +73,13 @@ def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
     searched = {entry["location"].partition("#")[0] for entry in index["docs"]}
     for page in PAGES:
         assert (site / address(page)).is_file(), page
-        assert address(page) in searched, page
+        assert (address(page) in searched) == (page not in READMES), page
+
+
+def test_the_menu_has_every_page_of_docs_once_and_no_other() -> None:
+    ours = {page for page in PAGES if page.startswith("docs/") and "/decisions/" not in page}
+    assert sorted(menu(MENU)) == sorted(ours)
+    assert len([page for page in ours if "/zh/" not in page]) <= 22
 
 
 def test_sources_that_pages_link_to_are_shown_and_stay_out_of_the_search(site: Path) -> None:
@@ -47,15 +88,142 @@ def test_sources_that_pages_link_to_are_shown_and_stay_out_of_the_search(site: P
     assert "limits.py.html" not in (site / "search" / "search_index.json").read_text("utf-8")
 
 
-def test_the_first_page_shows_the_architecture(site: Path) -> None:
-    assert 'src="docs/architecture.svg"' in (site / "index.html").read_text(encoding="utf-8")
-    picture = (site / "docs" / "architecture.svg").read_text(encoding="utf-8")
-    assert "prefers-color-scheme: dark" in picture
+def test_home_shows_the_five_steps_on_any_screen(site: Path) -> None:
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert 'src="docs/architecture.svg"' in home
+    assert 'srcset="docs/architecture-narrow.svg"' in home
+    for picture in ("architecture.svg", "architecture-narrow.svg"):
+        assert "prefers-color-scheme: dark" in (site / "docs" / picture).read_text(encoding="utf-8")
+
+
+def test_a_page_has_its_language_an_icon_and_its_neighbours(site: Path) -> None:
+    chinese = (site / "docs" / "zh" / "first-tpu.html").read_text(encoding="utf-8")
+    english = (site / "docs" / "first-tpu.html").read_text(encoding="utf-8")
+    assert '<html lang="zh-CN"' in chinese
+    assert '<html lang="en"' in english
+    assert 'rel="icon" href="favicon.svg"' in english
+    assert 'class="md-footer__link md-footer__link--prev"' in english
+    assert 'class="md-footer__link md-footer__link--next"' in english
 
 
 def test_no_page_fetches_anything_from_another_host(site: Path) -> None:
     fetching = (
-        r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?https?:|<link[^>]*stylesheet[^>]*https?:"
+        r"<(?:script|img|iframe|source)[^>]*\s(?:src|srcset)=\"?https?:"
+        r"|<link[^>]*(?:stylesheet|icon)[^>]*https?:"
     )
     for page in site.rglob("*.html"):
         assert not re.search(fetching, page.read_text(encoding="utf-8")), page
+
+
+SEEN = (
+    HOME,
+    "README.md",
+    "docs/try-locally.md",
+    "docs/first-tpu.md",
+    "docs/zh/first-tpu.md",
+    "docs/cost.md",
+    "docs/tpu-types.md",
+    "docs/settings.md",
+    "docs/verification.md",
+)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *values: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def url(site: Path) -> Iterator[str]:
+    """The site's address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=site)) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+_WRAPPED = ", ".join(f".language-{language} code" for language in WRAPPED)
+_SCROLLED = f"""[...document.querySelectorAll("{_WRAPPED}")]
+  .filter((code) => code.scrollWidth > code.clientWidth)
+  .map((code) => code.textContent.slice(0, 40))"""
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
+@pytest.mark.xdist_group("browser")
+@pytest.mark.server
+def test_pages_are_legible_on_any_screen_and_ask_no_other_host(url: str) -> None:
+    """Each picture stays in build/pictures, for people to look at."""
+    wrong = []
+    with browsing() as browser:
+        for page, width, dark in itertools.product(SEEN, (1280, 390), (False, True)):
+            browser.open(f"{url}/{address(page)}", width=width, dark=dark)
+            browser.wait("document.fonts.status === 'loaded'")
+            kind = f"{width}-{'dark' if dark else 'light'}"
+            name = address(page).removesuffix(".html").replace("/", "-")
+            browser.picture(PICTURES / f"{name}-{kind}.png")
+            wrong += [(page, kind, *faint) for faint in browser.faint()]
+            if browser.value("document.documentElement.scrollWidth") > width:
+                wrong.append((page, kind, "is wider than the screen"))
+            wrong += [(page, kind, "doesn't wrap", text) for text in browser.value(_SCROLLED)]
+        assert {
+            asked for asked in browser.requests if not asked.startswith((url, "data:"))
+        } == set()
+        assert browser.errors == []
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page in menu(MENU)])
+def test_the_code_of_a_page_fits_it(page: str) -> None:
+    blocks = [block for language, block in fenced(page) if language not in WRAPPED]
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 78] == []
+
+
+@pytest.mark.parametrize(
+    ("remote", "page"),
+    [
+        ("https://github.com/ada/tpu-stack.git", "https://github.com/ada/tpu-stack"),
+        (
+            "git@gitlab.example.com:team/ml/tpu-stack.git",
+            "https://gitlab.example.com/team/ml/tpu-stack",
+        ),
+        ("ssh://git@github.com/ada/tpu-stack", "https://github.com/ada/tpu-stack"),
+        ("/home/ada/tpu-stack", None),
+        ("", None),
+    ],
+)
+def test_the_repository_is_where_the_clone_came_from(remote: str, page: str | None) -> None:
+    assert repository(remote) == page
+
+
+@pytest.fixture(scope="module")
+def found(site: Path) -> dict[str, list[str]]:
+    """The pages that the site's own search finds for each question, best first."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("the site's search runs in node")
+    [worker] = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
+    questions = [question for asked in QUESTIONS.values() for question in asked]
+    done = subprocess.run(
+        [node, Path(__file__).with_name("search.js"), worker, site / "search/search_index.json"],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_each_page_that_helps_is_asked_for() -> None:
+    helps = ("Tutorials", "How-to", "中文")
+    assert set(menu([part for part in MENU if part.keys() & helps])) <= QUESTIONS.keys()
+
+
+@pytest.mark.parametrize("page", QUESTIONS)
+def test_a_search_finds_the_page_among_the_first_three(
+    page: str, found: dict[str, list[str]]
+) -> None:
+    missed = {q: found[q][:FIRST] for q in QUESTIONS[page] if address(page) not in found[q][:FIRST]}
+    assert missed == {}

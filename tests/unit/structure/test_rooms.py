@@ -31,8 +31,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "infra": {"tpu_core", "tpu_agent.bundle"},
     "tpu_training": {"tpu_core"},
     "localcloud": set(),
-    "policy": {"infra.catalog", "infra.cost"},
+    "policy": {"infra.catalog", "infra.cost", "tpu_core.words"},
     "bootstrap": {
+        "tpu_core.words",
         "infra.components.alerts",
         "infra.components.identity",
         "infra.components.services",

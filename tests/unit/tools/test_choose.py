@@ -250,6 +250,27 @@ def test_an_archive_with_a_wrong_checksum_is_not_used(monkeypatch: pytest.Monkey
     assert download.cached_engine() is None
 
 
+def test_a_mirror_of_pulumis_releases_is_asked_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def answer(address: str, timeout: float) -> io.BytesIO:
+        asked.append(address)
+        return io.BytesIO(b"")
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    monkeypatch.setenv("TPUSTACK_PULUMI_RELEASES", "https://mirror.example/pulumi")
+    download.reachable.cache_clear()
+    assert download.reachable()
+    # What a mirror has must fit the digests of this repository, too.
+    with pytest.raises(ToolchainError):
+        download.engine()
+    download.reachable.cache_clear()
+    assert len(asked) > 1
+    assert all(address.startswith("https://mirror.example/pulumi/pulumi-") for address in asked)
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 def test_ci_runs_a_program_that_it_found_only_if_its_digest_is_pinned(
     machine: Machine,

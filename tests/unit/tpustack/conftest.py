@@ -33,7 +33,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`tpustack` with arguments, as a shell would run it."""
+    """`tpustack` with arguments, as a shell would run it into a pipe."""
 
     def command(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["tpustack", *arguments])

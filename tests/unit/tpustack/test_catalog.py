@@ -42,6 +42,13 @@ def test_a_type_lists_every_zone_that_has_it(run: Run) -> None:
     assert {line.split()[1] for line in lines[1:]} == set(CATALOG.accelerators["v3-8"].zones)
 
 
+def test_machine_types_of_compute_engine_are_tpus_as_well(run: Run) -> None:
+    lines = run("catalog", "--type", "tpu7x").out.splitlines()
+    assert words(lines[1]) == "tpu7x-standard-4t us-central1-c 2x2x1 4 8 1 768 - unknown unknown"
+    priced = run("catalog", "--type", "ct6e-standard-4t", "--zone", "us-east5-a").out.splitlines()
+    assert " ".join(priced[1].split()[:-1]).endswith("2x2 4 4 1 128 - $10.8000")
+
+
 def test_a_price_without_a_source_is_unknown(run: Run) -> None:
     lines = run("catalog", "--type", "v6e-8", "--zone", "southamerica-west1-a").out.splitlines()
     assert lines[1].split()[-2:] == ["$21.6000", "unknown"]

@@ -20,7 +20,7 @@ from tpustack.logs.serial import Progress
 from tpustack.project import root
 
 SHIPPED = sorted((root() / "docs" / "chaos").glob("*.yaml"))
-PAGE = (root() / "docs" / "chaos.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "capacity.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -40,14 +40,16 @@ def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run
     assert "prod: fine" in done.out
     lines = done.err.splitlines()
     assert lines[0] == "broken: 2 problems (stacks/Pulumi.broken.yaml)"
-    assert lines[1].startswith('  - tpu.acceleratorType: "v2-9" is no TPU type that Google offers.')
-    assert lines[2].startswith('  - vm.machineType: "n1-nosuch-2" is no machine type')
+    assert lines[1].startswith(
+        '  - tpu.acceleratorType: "v2-9" is not a TPU type that Google offers.'
+    )
+    assert lines[2].startswith('  - vm.machineType: "n1-nosuch-2" is not a machine type')
     assert lines[3:] == [
         "empty: 3 problems (stacks/Pulumi.empty.yaml)",
         "  - gcp:project is required: everything is created in a project. "
         "Run `pulumi config set gcp:project YOUR-PROJECT --stack empty`.",
-        "  - zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. An "
-        "AI zone's VM is in its parent.",
+        "  - zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. "
+        "With an AI zone, the VM is in the parent zone.",
         "  - tpu.runtimeVersion is required for architecture vm. Set one, for example "
         "tpu-vm-tf-2.16.1-se or tpu-vm-tf-2.16.1-pod-se.",
     ]
@@ -107,7 +109,7 @@ def test_what_an_update_would_warn_of_is_said_too(project: Path, run: Run) -> No
     (project / "stacks" / "Pulumi.several.yaml").write_text(several, encoding="utf-8")
     done = run("check", "--stack", "several")
     assert done.code == 0
-    assert "warning: tpu.slices is 2, and TensorFlow's TPUStrategy drives one TPU" in done.out
+    assert "warning: tpu.slices is 2, but TensorFlow's TPUStrategy drives one TPU" in done.out
 
 
 def test_one_stack_alone_can_be_checked(project: Path, run: Run) -> None:
@@ -138,7 +140,7 @@ def test_a_setting_that_is_missing_is_null_in_json(project: Path, run: Run) -> N
 @pytest.mark.parametrize(
     ("stack", "message"),
     [
-        ("nosuch", 'stack: "nosuch" has no file Pulumi.nosuch.yaml. There are: dev, local'),
+        ("nosuch", 'stack: "nosuch" has no file Pulumi.nosuch.yaml. Existing files: dev, local'),
         ("../dev", '"../dev" is no name of a stack'),
         ("", '"" is no name of a stack'),
         ("x" * 5000, "is no name of a stack (at most 100 letters"),
@@ -159,7 +161,7 @@ def test_a_stack_that_cannot_be_is_refused_with_one_message(
         (b"config: [", "has a file that is not valid YAML"),
         (b"config: \xff\xfe", "has a file that can't be read: it is not UTF-8"),
         (b"- a list", "gcp:project is required"),
-        (b"config: text", 'config: "text" is not a group of settings'),
+        (b"config: text", 'config: "text" is not a map of settings'),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_with_the_reason(

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 import localcloud
 from tests.in_turn import Commands, run_in_turn
-from tpustack.__main__ import cli
+from tpustack import console
+from tpustack.__main__ import COMMANDS, cli
 
 RUN = """
 from tpustack.__main__ import main
@@ -21,7 +22,7 @@ def run(arguments):
 """
 WRONG = {
     ("nosuch",): "No such command 'nosuch'",
-    ("chek",): "No such command 'chek'. Did you mean 'check'?",
+    ("chek",): "error: No such command 'chek'. Did you mean 'check'? Try: tpustack --help\n",
     ("demo", "--architecture", "gpu"): "'gpu' is not one of 'vm', 'node'",
     ("demo", "--nosuch"): "No such option",
 }
@@ -53,6 +54,8 @@ def test_wrong_input_is_one_message_and_exit_code_2(
     ended = done[arguments]
     assert ended.returncode == 2
     assert message in ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert "Try: tpustack " in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.stdout == ""
 
@@ -82,3 +85,41 @@ def test_the_local_cloud_goes_by_the_name_that_it_was_called_by(done: Commands) 
 def test_all_commands_have_the_same_version(done: Commands) -> None:
     said = {done["--version",].stdout, done["local", "--version"].stdout}
     assert {text.rpartition(" ")[2] for text in said} == {f"{localcloud.__version__}\n"}
+
+
+TABLES = (
+    ("catalog",),
+    ("catalog", "--type", "v5e"),
+    ("catalog", "runtimes"),
+    ("catalog", "machines", "--zone", "us-central1-a"),
+    ("cost", "--accelerator-type", "v3-32", "--region", "europe-west4"),
+    ("settings",),
+)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("arguments", TABLES)
+def test_no_line_of_a_table_is_wider_than_the_terminal(
+    arguments: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "columns", lambda: columns)
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    assert [line for line in done.stdout.splitlines() if len(line) > columns] == []
+
+
+def test_a_pipe_gets_each_row_as_one_line_with_all_columns() -> None:
+    done = CliRunner().invoke(cli, ("catalog", "--type", "v5e"), env={"COLUMNS": "40"})
+    assert "CIDR" in done.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("group", ["ci", "job"])
+def test_the_help_of_a_group_has_a_whole_line_for_each_command(group: str) -> None:
+    done = CliRunner().invoke(cli, (group, "--help"), env={"COLUMNS": "80"})
+    listed = done.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(listed) == 10
+    assert [line for line in listed if "..." in line or len(line) > 80] == []
+
+
+def test_the_list_of_commands_has_a_line_for_each() -> None:
+    assert [text for text in COMMANDS.values() if len(text) > 55 or "..." in text] == []

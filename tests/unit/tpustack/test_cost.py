@@ -123,8 +123,8 @@ def test_a_stack_that_is_wrong_is_refused_with_every_problem(project: Path, run:
     )
     done = run("cost", "--stack", "wrong")
     assert done.code == 2
-    assert '"v2-9" is no TPU type' in done.err
-    assert '"n9-nosuch-1" is no machine type' in done.err
+    assert '"v2-9" is not a TPU type' in done.err
+    assert '"n9-nosuch-1" is not a machine type' in done.err
     assert done.out == ""
 
 

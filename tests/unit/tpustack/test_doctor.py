@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import locale
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tpu_training.errors import KnownError, known_errors
+from tpustack import console
 from tpustack.cloud.google import NotFound
 from tpustack.logs import serial as stack_logs
 from tpustack.logs.diagnosis import diagnose
@@ -93,6 +97,21 @@ def test_a_whole_good_training_has_no_errors() -> None:
     assert (diagnosis.findings, diagnosis.unknown) == ((), ())
 
 
+def test_the_logs_of_2019_are_recognised_word_for_word() -> None:
+    """Lines that a user of TPUs published, with everything that his terminal showed."""
+    log = (Path(__file__).parent / "logs" / "from_2019.log").read_text(encoding="utf-8")
+    diagnosis = diagnose("log", log)
+    assert [found.known.id for found in diagnosis.findings] == [
+        "host-memory",
+        "bucket-timeout",
+        "tpu-failed",
+        "worker-lost",
+        "master-not-ready",
+        "device-memory",
+    ]
+    assert diagnosis.unknown == ()
+
+
 def test_repeated_errors_are_one_finding_with_all_lines() -> None:
     (found,) = diagnose("log", "Socket closed\nretrying\nSocket closed\n").findings
     assert found.lines == (1, 3)
@@ -145,16 +164,16 @@ def test_any_text_can_be_diagnosed(text: str) -> None:
     assert all(1 <= line <= count for line in lines)
 
 
-def test_a_file_gives_lines_causes_cures_and_links(run: Run, tmp_path: Path) -> None:
+def test_a_file_gives_lines_causes_fixes_and_links(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("fine\nSocket closed\nOddError: x\n", encoding="utf-8")
     done = run("doctor", str(log))
     assert done.code == 1
     assert done.out.splitlines() == [
         f"{log}:2: worker-lost: Socket closed",
-        "  cause: the connection to the TPU's worker is lost (a preemption, maintenance, or a "
-        "crash)",
-        "  cure:  check the TPU's state and start the job again; it continues from its last "
+        "  cause: the connection to the TPU's worker was lost: a preemption, maintenance, or a "
+        "crash",
+        "  fix:   check the TPU's state and start the job again. It continues from its last "
         "checkpoint",
         "  see:   https://github.com/tensorflow/tensorflow/issues/38190",
         f"{log}:3: unknown error: OddError: x",
@@ -177,7 +196,8 @@ def test_json_has_the_findings_and_the_unknown_errors(run: Run, tmp_path: Path) 
     assert done.code == 1
     assert set(document) == {"findings", "unknown", "fits"}
     (found,) = document["findings"]
-    assert set(found) == {"source", "id", "lines", "text", "cause", "cure", "link"}
+    assert set(found) == {"source", "id", "lines", "text", "cause", "fix", "link", "translation"}
+    assert found["translation"] is None
     assert (found["id"], found["lines"], found["source"]) == ("worker-lost", [1], str(log))
     assert document["unknown"] == [{"source": str(log), "lines": [2], "text": "OddError: x"}]
 
@@ -189,7 +209,7 @@ def test_json_has_the_findings_and_the_unknown_errors(run: Run, tmp_path: Path) 
         (["."], "Is a directory"),
         (["-", "--stack", "dev"], "--stack and FILE exclude each other"),
         (["--stack", "no/stack"], "is no name of a stack"),
-        (["--stack", "nosuch"], "there is no stack nosuch"),
+        (["--stack", "nosuch"], "has no file Pulumi.nosuch.yaml"),
         (["--markdown", "--json"], "--markdown stands alone"),
     ],
 )
@@ -214,17 +234,116 @@ def test_a_log_is_read_without_tensorflow_and_pulumi() -> None:
 
 
 def test_the_page_is_the_catalogue(run: Run) -> None:
-    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
     assert page == run("doctor", "--markdown").out, "run `make docs`"
 
 
 def test_the_example_on_the_page_prints_what_it_says() -> None:
-    page = (REPOSITORY / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
     example = re.search(r'```console\n\$ echo "(.*)" \| tpustack doctor -\n((?:.*\n)*?)```', page)
     assert example
+    assert max(map(len, example[2].splitlines())) <= 80
     command = [sys.executable, "-m", "tpustack", "doctor", "-"]
     done = subprocess.run(command, input=example[1], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, example[2])
+
+
+def test_every_heading_on_the_page_is_found_by_its_words_and_by_its_id() -> None:
+    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## `(.+)` \{#(\S+)\}$", page, re.M)
+    assert headings == [(known.symptom, known.id) for known in known_errors()]
+    assert len({symptom for symptom, _ in headings}) == len(headings)
+
+
+@each_error
+def test_each_symptom_is_what_people_see(known: KnownError) -> None:
+    words = [part.strip() for part in known.symptom.split("…")]
+    assert re.search(".+".join(map(re.escape, words)), known.example, re.S)
+    assert known.symptom != known.id
+
+
+def names_in(text: str) -> set[str]:
+    """Commands, flags, settings, roles, addresses and packages, which no language changes."""
+    found = re.findall(
+        r"`[^`]+`|--\w[\w-]*|\b[A-Z_]{6,}\b|\b\w+(?:\.\w+)+\b|/[\w./]+|'tpu\S+'", text
+    )
+    return {name.strip(".") for name in found}
+
+
+@each_error
+def test_each_error_has_the_same_commands_and_settings_in_chinese(known: KnownError) -> None:
+    for english, chinese in zip((known.cause, known.fix), known.chinese, strict=True):
+        assert re.search("[\u4e00-\u9fff]", chinese)
+        assert names_in(chinese) == names_in(english)
+        assert not re.search("[\u4e00-\u9fff][,;:?!]|\u3002$", chinese)
+
+
+LANGUAGES = [
+    ({"TPUSTACK_LANG": "zh"}, True),
+    ({"TPUSTACK_LANG": "zh_CN.UTF-8"}, True),
+    ({"TPUSTACK_LANG": "ZH-Hans"}, True),
+    ({"TPUSTACK_LANG": "en", "LC_ALL": "zh_CN.UTF-8"}, False),
+    ({"TPUSTACK_LANG": "xx"}, False),
+    ({"TPUSTACK_LANG": ""}, False),
+    ({"LC_ALL": "C.UTF-8"}, False),
+    ({"LC_ALL": "no_SUCH.UTF-8"}, False),
+    ({"LC_ALL": "zh_NOSUCH.UTF-8"}, False),
+    # A terminal without Chinese characters.
+    ({"TPUSTACK_LANG": "zh", "PYTHONIOENCODING": "ascii"}, False),
+]
+
+
+@pytest.mark.parametrize(("variables", "chinese"), LANGUAGES)
+def test_the_language_is_that_of_the_variable_or_the_locale(
+    variables: dict[str, str], chinese: bool
+) -> None:
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tpustack", "doctor", "-"],
+        input=b"Socket closed\n",
+        capture_output=True,
+        check=False,
+        env={**own, **variables},
+    )
+    lost = next(known for known in known_errors() if known.id == "worker-lost")
+    lines = done.stdout.decode().splitlines()
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert lines[-3:-1] == [f"  cause: {lost.cause}", f"  fix:   {lost.fix}"]
+    cause, fix = lost.chinese
+    assert lines[1:-3] == (
+        [f"  \u539f\u56e0\uff1a{cause}", f"  \u89e3\u51b3\u65b9\u6cd5\uff1a{fix}"]
+        if chinese
+        else []
+    )
+
+
+def test_an_installed_locale_is_asked_for_its_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may have no Chinese locale, so this stands in for the C library."""
+    asked: list[str | None] = []
+
+    def installed(category: int, name: str | None = None) -> str:
+        asked.append(name)
+        return "zh_CN.UTF-8" if name == "" else "C"
+
+    monkeypatch.delenv("TPUSTACK_LANG", raising=False)
+    monkeypatch.setattr(locale, "setlocale", installed)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    assert console.in_chinese()
+    assert asked == [None, "", "C"]
+
+
+def test_json_has_the_fix_in_chinese_too(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("Socket closed\n", encoding="utf-8")
+    monkeypatch.setenv("TPUSTACK_LANG", "zh")
+    (found,) = json.loads(run("doctor", str(log), "--json").out)["findings"]
+    lost = next(known for known in known_errors() if known.id == "worker-lost")
+    assert found["fix"] == lost.fix
+    assert found["translation"] == {"cause": lost.chinese[0], "fix": lost.chinese[1]}
 
 
 class FakeGoogle:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tpustack.cloud.google import NotFound
 from tpustack.engine import backend
 from tpustack.errors import TpustackError, UsageError
 from tpustack.logs import serial
@@ -28,9 +29,10 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> Non
 
 
 COSTS = (
-    "TPU and VM cost $1.02 an hour, also once the training has ended or failed, until "
-    "`pulumi destroy --stack dev`. Its limits take the TPU down when nothing has trained for 30 "
-    "minutes and 12 hours after it was made; the VM's disk and the bucket stay.\n"
+    "TPU and VM cost $1.02 an hour until "
+    "`pulumi destroy --stack dev`, even after training ends or fails. Its limits stop or delete "
+    "the TPU after 30 idle minutes and 12 hours after its creation; the VM's disk and the bucket "
+    "stay.\n"
 )
 
 
@@ -69,3 +71,18 @@ def test_follow_of_a_stack_that_is_down_mentions_no_costs(
 
     monkeypatch.setattr(backend, "outputs_of", refuse)
     assert "cost" not in run("follow", "--stack", "dev").out
+
+
+@pytest.mark.parametrize("architecture", ["vm", "compute"])
+def test_a_machine_that_is_gone_comes_back_only_where_a_group_makes_it(architecture: str) -> None:
+    class Gone:
+        def get(self, *_: object) -> None:
+            raise NotFound("not found")
+
+    outputs = {"architecture": architecture, "project": "p", "vm_zone": "z", "vm_name": "t"}
+    if architecture == "vm":
+        said = serial._say_why_silent(Gone(), outputs, "advice")  # type: ignore[arg-type]
+        assert said == "t is gone; waiting for the one that its group makes"
+        return
+    with pytest.raises(TpustackError, match="`tpustack recover` recreates a spot one"):
+        serial._say_why_silent(Gone(), outputs, "advice")  # type: ignore[arg-type]

@@ -65,10 +65,10 @@ def model(tmp_path: Path) -> Path:
 def test_the_table_adds_up_and_garbage_is_named(run: Run, model: Path) -> None:
     done = run("goodput", str(model))
     assert done.code == 0
-    assert "goodput 30.0%: 200 steps in 2 starts, 20 steps were lost" in done.out
+    assert "goodput 30.0%: 200 steps in 2 starts, 20 lost" in done.out
     assert "100.0%" in done.out
     assert "PREEMPTED" in done.out
-    assert "3.json is not a file of a ledger; it is left out" in done.err
+    assert "3.json is not a ledger file and is ignored" in done.err
 
 
 def test_programs_get_the_same_as_json(run: Run, model: Path) -> None:
@@ -86,6 +86,11 @@ def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
     done = run("goodput", str(tmp_path))
     assert done.code == 1
     assert "no training has written a ledger there" in done.err
+
+
+def test_a_path_that_is_not_there_is_wrong_input(run: Run, tmp_path: Path) -> None:
+    done = run("goodput", str(tmp_path / "nosuch"))
+    assert (done.code, "nosuch is not a folder" in done.err) == (2, True)
 
 
 def test_a_picture_of_another_kind_is_refused(run: Run, tmp_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_a_ledger_is_read_from_a_bucket(run: Run, bucket: Client) -> None:
     assert content["wall_seconds"] == pytest.approx(3 * HOUR, abs=5)
     assert content["goodput"] == pytest.approx((3600 - 360) / (3 * HOUR), abs=0.001)
     assert content["problems"] == [
-        "gs://a-bucket/jobs/a-job/ledger/3.json is not a file of a ledger; it is left out"
+        "gs://a-bucket/jobs/a-job/ledger/3.json is not a ledger file and is ignored"
     ]
 
 
@@ -207,4 +212,4 @@ def test_a_stacks_job_is_told_with_what_it_cost(
     assert Decimal(cost["states"]["recovering"]) == pytest.approx((hour - tpu) / 2)
     done = run("goodput", "--stack", "dev")
     assert " an hour, " in done.out
-    assert " a step" in done.out
+    assert " a thousand steps" in done.out

@@ -18,7 +18,15 @@ from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.cloud import DEVELOPER
 from tpu_core import google as core
 from tpustack.cloud import google as google_client
-from tpustack.cloud.google import AccountToken, ApiError, Forbidden, Google, NotFound
+from tpustack.cloud.google import (
+    AccountToken,
+    ApiError,
+    Forbidden,
+    Google,
+    Nodes,
+    NotFound,
+    look_up,
+)
 from tpustack.errors import TpustackError
 
 WHOSE = "https://openidconnect.googleapis.com/v1/userinfo"
@@ -173,3 +181,30 @@ def test_errors_of_google_are_errors_of_the_core_too() -> None:
         assert str(error) == "no"
     assert AccountToken(Given(token="t"))() == "t"
     assert google_client.says_disabled(Forbidden("it is disabled"))
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [("RUNNING", "READY"), ("STAGING", "CREATING"), ("TERMINATED", "TERMINATED")],
+)
+def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
+    replies: Replies, status: str, state: str
+) -> None:
+    machine = {
+        "name": "t",
+        "status": status,
+        "machineType": "https://www.googleapis.com/x/machineTypes/ct6e-standard-4t",
+        "creationTimestamp": "2026-11-26T00:00:00.000-08:00",
+    }
+    outputs = {"architecture": "compute", "project": "p", "tpu_zone": "us-east5-a"}
+    replies(200, content=json.dumps(machine).encode())
+    zone, node = look_up(Google(), outputs, "t")
+    assert (zone, node["state"]) == ("us-east5-a", state)
+    assert node["acceleratorType"] == "ct6e-standard-4t"
+    sent = replies(200, content=json.dumps({"items": [machine]}).encode())
+    nodes = Nodes(Google(), "p", compute=True)
+    assert nodes.find(["us-east5-a"], "t") == (zone, node)
+    assert nodes.find(["us-east5-a"], "other") is None
+    assert [str(one.url).rpartition("/compute/v1/")[2].partition("?")[0] for one in sent] == [
+        "projects/p/zones/us-east5-a/instances"
+    ]

@@ -66,12 +66,6 @@ def test_a_record_is_shown_inert_in_its_own_lines() -> None:
     assert not any(line.startswith("  exit code") for line in lines)
 
 
-def shown(rendered: object) -> str:
-    out = io.StringIO()
-    Console(file=out, width=4000, force_terminal=False).print(rendered)
-    return out.getvalue()
-
-
 def test_tables_take_names_and_states_as_text() -> None:
     row = {"name": "[/x]", "place": None, "state": "[/x]", "submitted": 1.0, "command": "[/x]"}
     row |= {
@@ -83,9 +77,10 @@ def test_tables_take_names_and_states_as_text() -> None:
         "stop": False,
         "code": None,
     }
-    text = shown(job.jobs_table([{**row, "started": 2.0}]))
-    assert text.count("[/x]") == 3
-    assert not _CONTROLS.search(shown(job.jobs_table([{**row, "command": "".join(HOSTILE)}])))
+    assert "".join(job.jobs_table([{**row, "started": 2.0}], None)).count("[/x]") == 3
+    hostile = job.jobs_table([{**row, "command": "".join(HOSTILE)}], None)
+    assert len(hostile) == 2
+    assert not _CONTROLS.search("".join(hostile))
 
 
 def test_goodput_of_a_ledger_with_markup_and_escapes_is_shown() -> None:
@@ -140,7 +135,9 @@ def test_a_training_is_followed_past_markup_and_escapes(
     out = io.StringIO()
     console = Console(file=out, force_terminal=is_terminal, width=200)
     outputs = {"vm_name": "vm", "project": "p", "vm_zone": "z"}
-    serial.follow(console, outputs, advice="none")
-    assert "loss=[/x]" in out.getvalue()
+    serial.follow(console, outputs, advice="none", verbose=True)
+    assert "hello" in out.getvalue()
+    assert "loss [/x]" in out.getvalue()
+    assert ("\u2501" in out.getvalue()) is is_terminal
     assert "\x1bc" not in out.getvalue()
     assert "\x1b]52" not in out.getvalue()

@@ -74,7 +74,7 @@ def test_all_vms_of_the_stacks_name_are_shown_oldest_first_as_follow_shows_them(
         f"{VM} (number 7) from {begins} on:",
         "  SeaBIOS (version 1.8)",
         "  [    2.000000] startup-script[7]: ready",
-        "  training 10/20 loss=0.5 accuracy=0.9",
+        "  training 10/20 · loss 0.500 · accuracy 0.900",
         f"{VM} (number 8) from {again} on:",
         "  [    1.000000] the group made a new one",
     ]
@@ -129,6 +129,7 @@ def test_a_denied_read_names_the_missing_role(
 def test_a_stack_without_a_file_is_refused(run: Run, project: Path) -> None:
     done = run("logs", "--stack", "none")
     assert done.code == 2
-    assert done.err == (
-        "error: --stack: there is no stack none: stacks/Pulumi.none.yaml does not exist\n"
+    assert done.err.startswith(
+        'error: stack: "none" has no file Pulumi.none.yaml. Existing files: '
     )
+    assert run("check", "--stack", "none").err.count(done.err.removeprefix("error: ")) == 1

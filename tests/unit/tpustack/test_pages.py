@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import REPOSITORY, Run
 
-PAGES = [REPOSITORY / "docs" / f"{name}.md" for name in ("catalog", "cost", "identity", "settings")]
+PAGES = [REPOSITORY / "docs" / f"{name}.md" for name in ("tpu-types", "sizing", "team", "settings")]
 EXAMPLE = re.compile(r"```console\n\$ tpustack ((?:.*\\\n)*.*)\n((?:.*\n)*?)```")
 
 

@@ -10,7 +10,7 @@ import pytest
 from tpustack.cloud.google import NotFound
 from tpustack.errors import TpustackError
 from tpustack.logs import serial
-from tpustack.logs.serial import Ended, Progress, Story, _say_why_silent
+from tpustack.logs.serial import Boot, Ended, Progress, Story, _say_why_silent
 
 PREFIX = "Nov 21 training[12]: "
 
@@ -107,7 +107,7 @@ FAILED = f"{PREFIX}training failed: no such file"
         ([FAILED, "training finished test_accuracy=0.99"], Ended(True, "test_accuracy=0.99")),
         # It does not after wrong input.
         (
-            [FAILED, f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2"],
+            [FAILED, f"{PREFIX}tpu-stack: the trainer is not restarted: exit code 2"],
             Ended(False, "no such file"),
         ),
         (
@@ -137,9 +137,9 @@ FAILED = f"{PREFIX}training failed: no such file"
             [
                 FAILED,
                 "[    0.000000] Linux version 6.1.0",
-                f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2",
+                f"{PREFIX}tpu-stack: the trainer is not restarted: exit code 2",
             ],
-            Ended(False, f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2"),
+            Ended(False, f"{PREFIX}tpu-stack: the trainer is not restarted: exit code 2"),
         ),
     ],
 )
@@ -195,3 +195,31 @@ def test_the_state_of_a_silent_vm_is_shown(status: str, said: str) -> None:
 def test_a_vm_that_is_off_is_an_error_with_advice() -> None:
     with pytest.raises(TpustackError, match=r"v is TERMINATED .* Look there"):
         _say_why_silent(OneVm("TERMINATED"), OUTPUTS, "Look there")  # type: ignore[arg-type]
+
+
+def test_a_boot_is_one_line_until_the_first_step_and_again_after_a_restart() -> None:
+    boot = Boot("vm")
+    assert boot.holds("UEFI: Attempting to start image")
+    assert boot.holds(PREFIX + "installing")
+    boot.over()
+    assert not boot.holds("a line of the trainer")
+    assert boot.holds("Linux version 6.1")
+    assert boot.last() == ["Linux version 6.1"]
+
+
+def test_a_boot_that_came_to_nothing_is_shown_by_its_last_lines_once() -> None:
+    boot = Boot("vm")
+    for number in range(30):
+        boot.holds(f"line {number}")
+    assert boot.last() == [f"line {number}" for number in range(10, 30)]
+    assert boot.last() == []
+
+
+def test_a_failure_before_the_first_step_is_shown_at_once() -> None:
+    assert not Boot("vm").holds(FAILED)
+
+
+def test_progress_reads_as_the_trainers_own_bar() -> None:
+    figures = {"loss": "0.0899", "examples_per_second": "4012", "eta": "31s", "name": "[b]x"}
+    line = "training 220/703 · loss 0.090 · 4.0k ex/s · 31 s left · name [b]x"
+    assert str(Progress(220, 703, figures)) == line

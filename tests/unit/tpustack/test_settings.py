@@ -108,9 +108,9 @@ def test_the_text_has_each_setting_with_its_facts(run: Run) -> None:
     lines = done.out.splitlines()
     assert "gcp:project  (string, required)" in lines
     assert "vm.bootDiskGib  (integer, 20 to 65536, default 50)" in lines
-    assert "architecture  (string, one of vm, node, default vm)" in lines
+    assert "architecture  (string, one of vm, node, compute, default vm)" in lines
     assert "training.args  (list of string)" in lines
-    assert max(map(len, lines)) <= 120
+    assert {f"    {setting.description}" for setting in all_settings()} <= {*lines}
 
 
 def test_json_has_every_setting_with_the_same_fields(run: Run) -> None:
@@ -133,3 +133,17 @@ def test_two_forms_at_once_are_refused(run: Run) -> None:
     done = run("settings", "--json", "--markdown")
     assert done.code == 2
     assert "--json and --markdown exclude each other" in done.err
+
+
+def test_each_setting_has_a_heading_an_anchor_and_a_line_of_facts() -> None:
+    page = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### (\S+) \{#(?:\S+)\}\n\n((?:.+\n|\n(?!#))*)", page, re.M))
+    # The budget's heading is that of its group.
+    assert {*sections} == {one.path for one in all_settings()} - {"budget"}
+    anchors = re.findall(r"\{#(\S+)\}$", page, re.M)
+    assert len(set(anchors)) == len(anchors)
+    assert {"tpu-capacity", "vm-instanceGroup-failedChecks", "gcp-project", "budget"} <= {*anchors}
+    facts, _, about = sections["tpu.slices"].partition("\n\n")
+    assert facts == "integer · 1 to 256 · default `1`"
+    assert about.startswith("Number of TPUs")
+    assert "|---" not in page

@@ -94,7 +94,7 @@ def _devices_first(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of 640 training and 1,003 test images, a number that no batch size divides."""
+    """A dataset of 640 training and 1,003 test images, a number that no batch size divides."""
     folder = tmp_path_factory.mktemp("bars")
     write_mnist_like(folder / "idx", train=640, test=1003)
     convert(str(folder / "idx"), str(folder / "data"), Options(name="bars"))

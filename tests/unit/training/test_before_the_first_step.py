@@ -45,21 +45,21 @@ def test_data_and_directories_are_checked_before_tensorflow_is_loaded(
 ) -> None:
     (tmp_path / "file").write_text("")
     both = fails("train", f"--data={tmp_path}", f"--model-dir={tmp_path}/file/m")
-    assert f"--data={tmp_path}: contains no manifest.json; write the data set with" in both
-    assert f"--model-dir={tmp_path}/file/m: {tmp_path}/file is a file; name another" in both
+    assert f"--data={tmp_path}: contains no manifest.json; convert the data with" in both
+    assert f"--model-dir={tmp_path}/file/m: {tmp_path}/file is a file; choose another" in both
     (tmp_path / "manifest.json").write_text("{")
     # The environments of `make oldest` and `make newest` have nothing to draw with.
     said = fails("lr-range-test", f"--data={tmp_path}", f"--model-dir={tmp_path}", "--no-plot")
-    assert "manifest.json is not a data set's manifest" in said
+    assert "manifest.json is not a dataset's manifest" in said
     manifest = json.loads((digits / "manifest.json").read_text())
     del manifest["splits"]["test"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     said = fails("evaluate", f"--data={tmp_path}", f"--model-dir={tmp_path}")
-    assert "the data set digits has no split test, only train" in said
+    assert "the dataset digits has no split test, only train" in said
     manifest["shape"] = [0, 0, 3]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     said = fails("train", f"--data={tmp_path}", f"--model-dir={tmp_path}")
-    assert "--image_size=0: the images of the data set digits have different sizes" in said
+    assert "--image_size=0: the images of the dataset digits have different sizes" in said
 
 
 def test_a_model_of_other_examples_is_refused_with_what_differs(
@@ -74,9 +74,9 @@ def test_a_model_of_other_examples_is_refused_with_what_differs(
     assert str(caught.value) == (
         f"--data={tmp_path}/data does not fit the model in --model-dir={digits_model}, which was "
         f"trained on {digits}: images of the shape (28, 28, 1), here (14, 28, 2), 10 classes, here "
-        "3; give the data set that it was trained on, or another --model-dir"
+        "3; use the dataset that it was trained on, or another --model-dir"
     )
-    with pytest.raises(CheckpointError, match=r"here \(14, 14, 1\) \(--image_size\); give"):
+    with pytest.raises(CheckpointError, match=r"here \(14, 14, 1\) \(--image_size\); use"):
         run_here("evaluate", f"--data={digits}", f"--model-dir={digits_model}", "--image_size=14")
 
 
@@ -95,16 +95,20 @@ def test_a_model_of_another_task_is_refused_with_both_tasks(
         )
     assert str(caught.value) == (
         f"--task=ranking: the model in --model-dir={digits_model} was trained for the task "
-        "classification; name that one, or another --model-dir "
-        f"(--init_from={digits_model} starts from its weights)"
+        f"classification; use that one, or another --model-dir (--init_from={digits_model} starts "
+        "from its weights)"
     )
 
 
 @pytest.mark.parametrize(
     ("examples", "arguments", "words"),
     [
-        (240, {}, "2 steps are few to learn from: raise --epochs (to 213 for 200 steps) or lower "
-         "--global_batch_size (to 2)"),
+        (
+            240,
+            {},
+            "2 steps may be too few to learn from; raise --epochs (to 213 for 200 steps) or lower "
+            "--global_batch_size (to 2)",
+        ),
         (240, {"epochs": 100}, ""),
         (60000, {}, ""),
     ],

@@ -441,7 +441,7 @@ def test_the_record_of_a_job_that_is_damaged_or_of_another_release_is_refused(
         patch.setattr(JobRecord, "serialize", lambda self: change(whole(self)))
         checkpoints.save(1)
     with pytest.raises(
-        CheckpointError, match=f"ckpt-1: the record of its job can't be read: {why}"
+        CheckpointError, match=f"ckpt-1: the record of its training can't be read: {why}"
     ):
         checkpoints_of(cluster, state, tmp_path).restore_latest()
 

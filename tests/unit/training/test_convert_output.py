@@ -34,11 +34,11 @@ def test_a_used_output_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         convert(reviews(tmp_path), str(out))
     assert str(caught.value).startswith(f"--output={out}: is not empty (digits-test-00000-of-0")
-    assert str(caught.value).endswith("manifest.json); give a new folder, or remove this one")
+    assert str(caught.value).endswith("manifest.json); choose a new folder, or remove this one")
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("")
-    with pytest.raises(InputError, match=r"notes: is not empty \(mine\.txt\); give a new folder"):
+    with pytest.raises(InputError, match=r"notes: is not empty \(mine\.txt\); choose a new folder"):
         convert(reviews(tmp_path), str(tmp_path / "notes"))
 
 
@@ -91,8 +91,8 @@ def test_the_first_huge_image_logs_a_warning_with_its_size(
     (line,) = [line for line in caplog.messages if "pixels" in line]
     assert line.startswith(f"data: {folder}/")
     assert line.endswith(
-        ".png has 9000x40 pixels; every epoch decodes images wider or higher than 4096 in full "
-        "size: scale them down first"
+        ".png has 9000x40 pixels; every epoch decodes images wider or higher than 4096 at full "
+        "size; scale them down first"
     )
 
 

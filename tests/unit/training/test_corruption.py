@@ -38,7 +38,7 @@ def test_a_changed_file_is_named_by_a_training_and_by_inspect(folder: Path, cach
     data, params = open_data(str(folder)), Params(global_batch_size=7, cache=cache)
     with pytest.raises(tf.errors.DataLossError) as caught:
         list(training_rows(data, params, 0, 1, 0).take(91))
-    words = f"{FILE}: its SHA-256 is not the manifest's; copy the data set there again"
+    words = f"{FILE}: its SHA-256 differs from the manifest's; copy the dataset there again"
     with pytest.raises(DataError, match=words):
         blame_data(data, caught.value)
     with pytest.raises(DataError, match=words):
@@ -50,7 +50,7 @@ Example: Any = tf.train.Example
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """A data set of 18 training and 2 test images of 6 x 6 pixels, kept as PNG files."""
+    """A dataset of 18 training and 2 test images of 6 x 6 pixels, kept as PNG files."""
     for name in ("a", "b"):
         (tmp_path / "source" / name).mkdir(parents=True)
         for number in range(10):

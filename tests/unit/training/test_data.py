@@ -161,13 +161,13 @@ GOOD = {
         ({"format": 2}, "format 2, expected 3"),
         ({"targets": "odd"}, "targets odd, expected one of class, labels"),
         ({"shape": [28, 28]}, "shape (28, 28) of images"),
-        ({"shape": [28, 28, "x"]}, "not a data set's manifest"),
+        ({"shape": [28, 28, "x"]}, "not a dataset's manifest"),
         ({"encoding": "tokens"}, "shape (28, 28, 1) of texts"),
         ({"encoding": "mp3"}, "encoding mp3, expected one of raw, encoded, tokens"),
-        ({"classes": "many"}, "not a data set's manifest"),
-        ({"splits": {"train": {"examples": 2, "files": []}}}, "2 examples, its files 0"),
+        ({"classes": "many"}, "not a dataset's manifest"),
+        ({"splits": {"train": {"examples": 2, "files": []}}}, "2 examples, but its files 0"),
         ({"splits": {"train": {"files": []}}}, "no field 'examples'"),
-        ({"splits": []}, "not a data set's manifest"),
+        ({"splits": []}, "not a dataset's manifest"),
     ],
 )
 def test_a_wrong_manifest_is_named_with_its_field(change: dict[str, object], words: str) -> None:

@@ -128,12 +128,12 @@ def test_the_order_depends_on_the_seed_only(tmp_path: Path, data: DataSet) -> No
         (
             "seed=context.seed",
             "",
-            r"mine\.py:11: ShuffleDatasetV3 has no seed; give it seed=",
+            r"mine\.py:11: ShuffleDatasetV3 has no seed; pass seed=",
         ),
         (
             "num_parallel_calls=tf.data.AUTOTUNE",
             "num_parallel_calls=2, deterministic=False",
-            r"mine\.py:20: gives examples in the order in which threads are ready",
+            r"mine\.py:20: returns examples in the order in which threads are ready",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_seeded_function_is_not_refused_and_python_in_it_is_found(tmp_path: Pa
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("range(count)", "range(count).repeat()", r"mine\.py:5: split train never ends; leave out"),
+        ("range(count)", "range(count).repeat()", r"mine\.py:5: split train never ends; remove"),
         ("range(count)", "range(0)", r"mine\.py:5: split train is empty"),
         (", number % 3", ", tf.strings.as_string(number)", r"yields words as labels.*class_names"),
         (
@@ -191,7 +191,7 @@ def failed(data: DataSet, params: Params = PARAMS) -> DataError:
 
 def test_an_epoch_that_ends_early_is_reported_with_the_line(tmp_path: Path) -> None:
     data = open_function(write(tmp_path, ("range(count)", "range(count - LATER * 3)")), 5)
-    assert "mine.py:5: gave 20 examples in an epoch, of 23 that" in str(failed(data))
+    assert "mine.py:5: returned 20 examples in an epoch, but announced 23" in str(failed(data))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_an_epoch_that_ends_early_is_reported_with_the_line(tmp_path: Path) -> N
         (
             "(2, 1, 1))",
             "(2 - LATER, 1 + LATER, 1))",
-            "of the shape [1,2,1], the first",
+            "of the shape [1,2,1], but the first",
         ),
     ],
 )

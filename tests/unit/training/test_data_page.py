@@ -1,4 +1,4 @@
-"""Each command of training/docs/data.md does what the page says."""
+"""Each command of docs/data.md does what the page shows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from tests.unit.training import pages
 from tpu_training.__main__ import main, parse
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.models.params import Params, build_params
 
 pytestmark = pytest.mark.training
 
-PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)
+PAGE = pages.text("data")
+COMMANDS = re.findall(r"^    tpu-training (data .+)$", PAGE, re.M)
 # What test_sources.py and test_more_sources.py have.
 ELSEWHERE = ("colors/1.0.0", "rows.parquet", "tfds:mnist")
 
@@ -72,9 +73,7 @@ def test_the_commands_run_in_the_order_of_the_page(
     (tmp_path / "reviews.csv").write_text("text,stars\n" + "so so,1\nfine,2\n" * 10)
     write_sources_of_other_targets(tmp_path)
     write_shards(tmp_path / "shards")
-    # The second function is for trainings that read it live: test_given_data.py.
-    code, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    (tmp_path / "squares.py").write_text(code)
+    (tmp_path / "squares.py").write_text(pages.programs("data")["squares.py"])
     assert len(COMMANDS) == 17
     for command in COMMANDS:
         arguments = shlex.split(command)

@@ -41,14 +41,14 @@ def resolve(target: Target, wait: Wait, *_: object) -> Target:
 @pytest.mark.parametrize(
     ("environ", "machine", "arguments", "words"),
     [
-        ({}, Machine(), [], "on: this machine's CPU\nbecause: no setting names a TPU"),
+        ({}, Machine(), [], "use: this machine's CPU\nbecause: no setting names a TPU"),
         (
             {},
             TPU_VM,
             [],
-            "on: this machine's TPU\nbecause: this machine has 4 TPU chips (v4) and lib",
+            "use: this machine's TPU\nbecause: this machine has 4 TPU chips (v4) and lib",
         ),
-        ({"TPU_NAME": "local"}, TPU_VM, [], "on: this machine's TPU\nbecause: TPU_NAME says local"),
+        ({"TPU_NAME": "local"}, TPU_VM, [], "use: this machine's TPU\nbecause: TPU_NAME is local"),
         ({}, Machine(), ["--tpu=a"], "TPU at grpc://10.0.0.2:8470\nbecause: --tpu=a names it"),
         ({"TPU_CONFIG": CONFIG}, Machine(), [], "because: TPU_CONFIG=n names it"),
         (
@@ -106,7 +106,7 @@ def test_a_missing_tensorflow_is_a_problem_with_its_cure(
     play(monkeypatch, Machine())
     monkeypatch.setattr("importlib.metadata.packages_distributions", dict)
     assert main(["doctor", "env"]) == 1
-    assert "TensorFlow is not installed: pip install 'tpu-stack-training[cpu]'" in (
+    assert "TensorFlow is not installed: run pip install 'tpu-stack-training[cpu]'" in (
         capsys.readouterr().out
     )
 

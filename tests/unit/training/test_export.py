@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.unit.training import pages
 from tpu_training.__main__ import main
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
 from tpu_training.errors import InputError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.training
-PAGE = Path(__file__).parents[3] / "training" / "docs" / "export.md"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -117,7 +117,7 @@ def test_the_pages_command_makes_onnx_of_a_saved_model(
     reference = pytest.importorskip("onnx.reference", reason="an optional library")
     code, out, err = run(capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}")
     assert code == 0, err
-    (command,) = re.findall(r"^    python (-m tf2onnx.*)$", PAGE.read_text(), re.M)
+    (command,) = re.findall(r"^    python (-m tf2onnx.*)$", pages.text("models"), re.M)
     arguments = command.replace("exported/STEP", out.rpartition("=")[2].strip()).split()
     subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, capture_output=True)
     images = np.random.default_rng(2).integers(0, 256, (2, 28, 28, 1), np.uint8)
@@ -154,7 +154,7 @@ def test_invalid_options_are_refused_before_loading(
 ) -> None:
     export = ("export", f"--output={tmp_path}/o")
     code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
-    assert (code, "there is no model.json in it" in err) == (2, True)
+    assert (code, "contains no model.json" in err) == (2, True)
     for flags, words in (
         (("--batch-size=2", "--format=tflite"), "--batch-size=2: a tflite model takes one"),
         (("--batch-size=0",), "--batch-size: 0: must be at least 1"),

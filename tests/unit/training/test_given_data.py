@@ -1,10 +1,9 @@
-"""What --data may name beside a converted data set: a function's file, Parquet, shards, tfds."""
+"""What --data may name beside a converted dataset: a function's file, Parquet, shards, tfds."""
 
 from __future__ import annotations
 
 import io
 import json
-import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import tpu_training
+from tests.unit.training import pages
 from tpu_training.errors import InputError
 from tpu_training.job.job import Job
 from tpu_training.job.start import with_converted_data
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.training
 
-PAGE = Path(__file__).parents[3] / "training" / "docs" / "data.md"
 SIZES = {"global_batch_size": 8, "evaluation_batch_size": 8, "steps_per_loop": 1, "epochs": 3}
 
 FUNCTION = """
@@ -61,8 +60,7 @@ def function(tmp_path: Path) -> str:
 def test_the_function_of_the_page_trains(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
-    (code,) = re.findall(r"^```python\n([^`]*class_names[^`]*)^```", PAGE.read_text(), re.M)
-    (tmp_path / "noise.py").write_text(code)
+    (tmp_path / "noise.py").write_text(pages.programs("data")["noise.py"])
     result = fit(
         data=str(tmp_path / "noise.py"),
         model_dir=str(tmp_path / "model"),

@@ -152,8 +152,7 @@ def test_clocks_that_disagree_make_no_negative_time_and_are_told() -> None:
     assert account(ledger).seconds["away"] == 0.0
     assert account(ledger).wall == 200.0
     assert ledger.problems == [
-        "starts overlap by 10 s: clocks disagree; each is taken to begin after the end of the one "
-        "before"
+        "starts overlap by 10 s: clocks disagree, so each counts from the end of the one before"
     ]
 
 
@@ -255,7 +254,7 @@ def test_the_picture_of_the_same_ledger_is_the_same(kind: str) -> None:
     if kind == "svg":
         text = picture.decode()
         assert "badput by cause" in text
-        assert "provisioning" in text
+        assert "TPU away" in text
 
 
 def test_the_picture_marks_what_happened_from_outside_while_the_job_ran() -> None:

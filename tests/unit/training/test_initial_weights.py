@@ -186,7 +186,7 @@ def test_unmatched_weights_are_listed_on_both_sides(
         f"init: 1 of 4 variables from {path}",
         "init: left fresh: head/kernel (here (4, 3), there (4, 7)), stem/bias (not there), "
         "stem/kernel (not there)",
-        "init: not used of the file: b",
+        "init: unused in the file: b",
     ]
 
 
@@ -194,13 +194,16 @@ def test_a_file_of_which_nothing_fits_is_refused_with_the_names_of_both_sides(
     one_device: Cluster, tmp_path: Path
 ) -> None:
     path = _write_h5(tmp_path, {"a/kernel": np.ones((4, 3))})
-    with pytest.raises(InputError, match=r"none .* fits: it has a/kernel; .* head/bias, head/ker"):
+    with pytest.raises(InputError, match=r"none .* fits; it has a/kernel; .* head/bias, head/ker"):
         load_initial_weights(one_device, Params(init_from=path), Net())
 
 
 def test_files_without_weights_are_refused(one_device: Cluster, tmp_path: Path) -> None:
     (tmp_path / "broken.h5").write_text("no")
-    for name, words in (("broken.h5", "can't be read"), ("", "is no checkpoint; expected a model")):
+    for name, words in (
+        ("broken.h5", "can't be read"),
+        ("", "is not a checkpoint; expected"),
+    ):
         with pytest.raises(InputError, match=words):
             load_initial_weights(one_device, Params(init_from=str(tmp_path / name)), Net())
 
@@ -220,7 +223,7 @@ def test_names_are_mapped_by_the_first_rule_that_matches() -> None:
     [
         ("bert", "'bert' is not THEIRS=OURS"),
         ("a=*", r"\* has more \* than a"),
-        ("pooler=head", r"pooler matches no weight of the file .*; it has a, b"),
+        ("pooler=head", r"pooler matches no weight .*; the file has a, b"),
     ],
 )
 def test_a_map_that_maps_nothing_is_refused(rules: str, words: str) -> None:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several windows in each lane, as large data sets have them."""
+    """Several windows in each lane, as large datasets have them."""
     monkeypatch.setattr("tpu_training.data.shards._FILES_PER_LANE", 1)
     monkeypatch.setattr("tpu_training.data.shards._window", lambda *_: 7)
 

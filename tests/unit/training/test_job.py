@@ -70,14 +70,14 @@ def test_a_job_trains_over_all_replicas_of_the_worker_and_writes_its_results(
     )
     assert code == 0, err
     lines = out.splitlines()
-    assert lines[0] == "loading TensorFlow, which takes some seconds"
+    assert lines[0] == "loading TensorFlow, which takes a few seconds"
     assert lines[1] == (
         f"cluster: MirroredStrategy over 2 replicas at grpc://{worker}, because the worker of "
         "--tpu has no TPU but 2 CPU devices"
     )
     assert lines[2] == (
-        "plan: 2 epochs of 576 examples in batches of 64 are 18 steps; the first 5, which a line "
-        "follows, include compiling the step"
+        "plan: 2 epochs of 576 examples in batches of 64 are 18 steps; the next line follows "
+        "after the first 5, which include compiling the step"
     )
     (times,) = [line for line in lines if line.startswith("time: load ")]
     assert float(times.split()[2]) > 0.0
@@ -168,7 +168,7 @@ def test_a_full_disk_ends_the_job_and_spares_the_last_checkpoint(
     code, _, err = finish(process)
     assert code == 1
     assert "training failed: the disk is full" in err
-    assert "what was complete before is still there" in err
+    assert "Files that were already complete remain" in err
     run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
     assert json.loads((tmp_path / "metrics.json").read_text())["test_examples"] == 1003
 
@@ -204,7 +204,7 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
     content[100_000] ^= 255
     path.write_bytes(content)
     job = ("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", "--epochs=1", *SMALL)
-    with pytest.raises(DataError, match=rf"{path.name}: .*; copy the data set there again"):
+    with pytest.raises(DataError, match=rf"{path.name}: .*; copy the dataset there again"):
         run_here(*job)
 
 

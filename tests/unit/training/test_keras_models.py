@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 from tensorflow import keras
 
+from tests.unit.training import pages
 from tests.unit.training.fake_tpu import bytes_that_leave, on_tpu
 from tests.unit.training.test_tpu_models import CLOCK, OF_HOST, OF_TPUS, PRODUCTS, body
 from tpu_training.compile.lowering import accepts
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 KERAS = pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="own models need Keras 3")
 pytestmark = [pytest.mark.training, KERAS]
 
-ROOT = Path(__file__).parents[3]
 SHAPE, CLASSES, BATCH = (6, 6, 1), 3, 32
 HEAD = """from tensorflow import keras
 from tensorflow.keras import layers
@@ -256,10 +256,9 @@ def test_the_loss_is_that_of_compile(
 def followed(
     run_page: Callable[[Path, Path], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """A folder in which the page about Keras models was followed."""
+    """A folder in which the section about Keras models was followed."""
     folder = tmp_path_factory.mktemp("keras")
-    page = (ROOT / "training" / "docs" / "keras.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    page, code = pages.section("models", "Bring a Keras model"), pages.programs("models")["net.py"]
     (folder / "net.py").write_text(code, encoding="utf-8")
     (folder / "page.md").write_text(page.replace(code, ""), encoding="utf-8")
     run_page(folder / "page.md", folder)
@@ -282,7 +281,7 @@ def test_a_job_resumes_to_the_bit(
         path.unlink()
     shutil.rmtree(followed / "results" / "best", ignore_errors=True)
     monkeypatch.chdir(followed)
-    page = (followed / "page.md").read_text(encoding="utf-8").replace("\\\n", "")
+    page = (followed / "page.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"tpu-training (train-and-evaluate --model=net.py.*)$", page, re.M)
     run_here(*shlex.split(command))
     resumed = _content(newest)
@@ -361,7 +360,7 @@ class Last(keras.metrics.Mean):
     assert figures["mean_absolute_error"] == pytest.approx(np.abs(truth - said).mean(), rel=1e-4)
 
     wrong = text.format(end="", compile=compiled.format("Last(name='last')"))
-    with pytest.raises(InputError, match="the metric last has a state that does not add up"):
+    with pytest.raises(InputError, match="the metric last has a state that doesn't add up"):
         create(one_device, tmp_path / "own.py", wrong)
 
 
@@ -459,19 +458,19 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             PLAIN.replace("keras.Input(spec.shape)", "keras.Input((9, 9, 3))"),
             {},
-            "the model takes inputs of the shape (9, 9, 3), the data set has images of the shape "
-            "(6, 6, 1); use spec.shape",
+            "the model takes inputs of the shape (9, 9, 3), but the dataset has images of the "
+            "shape (6, 6, 1); use spec.shape",
         ),
         (
             PLAIN.replace("spec.classes", "10"),
             {},
-            "the model gives outputs of the shape (10,) for an example, expected (3,): a number "
-            "for each of the data set's 3 classes; use spec.classes",
+            "the model returns outputs of the shape (10,) for an example, expected (3,): a "
+            "number for each of the dataset's 3 classes; use spec.classes",
         ),
         (
             PLAIN.replace("(spec.shape)", "(spec.shape, batch_size=8)"),
             {},
-            "the model takes batches of 8 only; leave the size of the batch out of its Input",
+            "the model only takes batches of 8; remove the batch size from its Input",
         ),
         (
             PLAIN.replace(
@@ -484,34 +483,34 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             PLAIN.replace("Model(inputs, outputs)", "Model(inputs, [outputs, outputs])"),
             {},
-            "the model has 2 outputs; a task has one",
+            "the model has 2 outputs, but a task has one",
         ),
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', run_eagerly=True)"),
             {},
-            "run_eagerly=True: the step is always compiled; leave it out",
+            "run_eagerly=True: the step is always compiled; remove it",
         ),
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', loss_weights=[2.0])"),
             {},
-            "loss_weights: there is one loss; leave them out (`metrics` comes after them)",
+            "loss_weights: there is one loss; remove them (`metrics` comes after them)",
         ),
-        (WITH_STEP, {}, "Net has a train_step of its own, which only `fit` calls"),
+        (WITH_STEP, {}, "Net has its own train_step, which only Keras' `fit` calls"),
         (
             PLAIN.replace("Flatten()", "Flatten(dtype='mixed_float16')"),
             {},
-            "computes in float16, whose losses must be scaled and which TPUs do not have",
+            "computes in float16, whose losses must be scaled and which TPUs lack",
         ),
         (
             FUNCTIONAL.format(end="", compile=OPTIMIZER.format("Adam(use_ema=True)")),
             {},
-            "use_ema: the averages would not be used; leave it out",
+            "use_ema: the averages would not be used; remove it, and pass --ema_decay",
         ),
         (
             FUNCTIONAL.format(end="", compile=OPTIMIZER.format("Adam()")),
             {"learning_rate": 0.5, "clip_norm": 1.0},
-            "--learning_rate=0.5, --clip_norm=1.0 would not count: compile() gave the optimizer "
-            "Adam; set it there, or name the trainer's with --optimizer=",
+            "--learning_rate=0.5, --clip_norm=1.0 have no effect, because compile() set the "
+            "optimizer Adam; set them there, or choose the trainer's with --optimizer=",
         ),
         (
             FUNCTIONAL.format(
@@ -519,7 +518,7 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
                 compile="model.compile('sgd', keras.losses.Poisson(reduction='sum'))",
             ),
             {},
-            "is summed over the batch, so that the learning rate would depend on its size",
+            "is summed over the batch, so the learning rate would depend on its size",
         ),
     ],
 )

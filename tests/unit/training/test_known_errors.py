@@ -166,12 +166,12 @@ def test_of_an_error_in_a_compiled_function_the_line_that_says_it_is_shown() -> 
 def test_the_file_that_an_error_is_about_is_shown_and_no_name_of_a_graph(
     text: str, place: str
 ) -> None:
-    assert f"not what the manifest says{place}" in str(translate(RuntimeError(text)))
+    assert f"doesn't match the manifest{place}" in str(translate(RuntimeError(text)))
 
 
-def test_every_known_error_has_an_id_of_its_own_a_cause_a_cure_and_a_link() -> None:
+def test_every_known_error_has_an_id_of_its_own_a_cause_a_fix_and_a_link() -> None:
     assert len({known.id for known in known_errors()}) == len(known_errors())
-    assert all(known.cause and known.cure for known in known_errors())
+    assert all(known.cause and known.fix for known in known_errors())
     assert all(known.link.startswith("https://") for known in known_errors())
 
 

@@ -131,7 +131,7 @@ def test_garbage_is_named_and_left_where_it_is(tmp_path: Path) -> None:
     (folder / "3.json").write_text(sound)
     found = read_ledger(str(tmp_path))
     assert found.broken == [*garbage]
-    assert found.problems == [f"{n} is not a file of a ledger; it is left out" for n in garbage]
+    assert found.problems == [f"{n} is not a ledger file and is ignored" for n in garbage]
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         "3.json": sound.encode(),
         **garbage,

@@ -228,7 +228,7 @@ def test_error_answers_say_what_cures_them(
 
 def test_an_api_that_does_not_answer_may_answer_later(server: Server) -> None:
     server.http.server_close()
-    with pytest.raises(NotYet, match="does not answer"):
+    with pytest.raises(NotYet, match="doesn't answer"):
         read_tpu(CLIENT, NAME)
 
 

@@ -93,7 +93,7 @@ def test_shares_are_distributed_as_beta_says(alpha: float, variance: float) -> N
     ],
 )
 def test_mixup_refuses_targets_without_one_label_per_example(spec: DataSpec) -> None:
-    with pytest.raises(InputError, match=r"^--mixup: for images that have"):
+    with pytest.raises(InputError, match=r"^--mixup: for images with one label each"):
         create_mix(Params(mixup=0.2), spec)
 
 

@@ -196,7 +196,7 @@ def test_a_failed_profile_does_not_end_the_training(
     capture.before_loop(10, report(10))
     capture.close()
     assert "profile: nobody there" in caplog.text
-    with pytest.raises(EndpointError, match=r"gave no profile in 0\.1 s"):
+    with pytest.raises(EndpointError, match=r"returned no profile in 0\.1 s"):
         trace_workers(["127.0.0.1:1"], "logs", 0.1)
 
 

@@ -1,4 +1,4 @@
-"""Parquet, WebDataset, tf.data functions and data sets by name become the same files."""
+"""Parquet, WebDataset, tf.data functions and datasets by name become the same files."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_data_function_that_draws_other_labels_in_each_pass_is_refused(tmp_pat
     (tmp_path / "mine.py").write_text(
         text.replace('"validation"', '"validation" or split == "test"')
     )
-    message = r"split train: another pass gave another example \d+; draw all that is random from"
+    message = r"split train: another pass returned another example \d+; derive all randomness from"
     with pytest.raises(InputError, match=message):
         to_out(tmp_path / "mine.py", test_fraction=0.3)
 
@@ -251,14 +251,14 @@ def test_a_data_function_without_a_test_split_is_split_at_random(
         (
             "(2, 2, 1)",
             "(2 + n % 2, 2, 1)",
-            r"(split test yields Form|gave an example of the shape \[\d,2,1\], the first one has)",
+            r"(split test yields Form|returned an example of the shape \[\d,2,1\], but the first)",
         ),
-        ("first + count)", "first + count).repeat()", r"split train never ends; leave out repeat"),
+        ("first + count)", "first + count).repeat()", r"split train never ends; remove repeat"),
         ("first + count)", "first)", r"mine\.py:5: split train is empty"),
         (
             "tf.fill((2, 2, 1), tf.cast(n, tf.uint8))",
             "tf.cast(tf.random.uniform((2, 2, 1), 0, 255, tf.int32), tf.uint8)",
-            r"split train: another pass gave another example \d+; draw all that is random from",
+            r"split train: another pass returned another example \d+; derive all randomness from",
         ),
         ("n % 3", "tf.debugging.assert_less(n, 3) or n", r"mine\.py:\d+: after 0 examples|TypeE"),
     ],

@@ -22,7 +22,7 @@ sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.me
 from tpu_training.__main__ import main as run
 """
 MESSAGE = (
-    "training failed: TensorFlow is not installed in this Python: pip install "
+    "training failed: this Python has no TensorFlow: run pip install "
     "'tpu-stack-training[cpu]' (with NVIDIA GPUs 'tpu-stack-training[gpu]', on a TPU VM "
     "'tpu-stack-training[tpu]'), or use the Python that has it; see "
     "https://www.tensorflow.org/install/pip [No module named 'tensorflow']\n"

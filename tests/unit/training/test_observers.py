@@ -153,5 +153,5 @@ def test_the_peak_is_that_of_the_tpu_the_job_or_the_machine_names(
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v2-8")
     assert peak_flops(job(tmp_path), tpu) == pytest.approx(4 * 46e12)
     assert peak_flops(job(tmp_path), one_device) == 0
-    with pytest.raises(InputError, match="--tpu_type=v2-9: no such TPU type"):
+    with pytest.raises(InputError, match="--tpu_type=v2-9: unknown TPU type"):
         peak_flops(job(tmp_path, tpu_type="v2-9"), tpu)

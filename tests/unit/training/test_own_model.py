@@ -82,7 +82,7 @@ def test_logits_that_do_not_fit_the_data_are_refused_with_both_shapes(
         trace(one_device, tmp_path / "own.py", text)
     assert str(caught.value) == (
         f"{tmp_path}/own.py:{line_of(text, 'def __call__')}: Net returned {returned}, expected "
-        "logits, float32 of the shape (4, 3): a number for each of the data set's 3 classes"
+        "logits, float32 of the shape (4, 3): a number for each of the dataset's 3 classes"
     )
 
 
@@ -173,7 +173,7 @@ def test_an_exception_while_tracing_a_step_names_its_line(
         ("epochs: float = 2.0", 'epochs: declare it with base.changed("epochs", 2.0)'),
         (
             "sizes: tuple = base.param((1, 2), 'of layers')",
-            "sizes: its type tuple can't be given on a command line; expected int, float or str",
+            "sizes: its type tuple doesn't fit a command line; expected int, float or str",
         ),
         ("depth: int = base.param('a', 'x')", "depth: its default 'a': expected a whole number"),
         ("depth: int = base.param(9, 'x', 1, 5)", "depth: its default 9: must be at most 5"),
@@ -212,4 +212,4 @@ def test_a_model_of_keras_2_is_refused_with_the_cure(
     with pytest.raises(InputError) as caught:
         trace(one_device, tmp_path / "own.py", text)
     assert str(caught.value).startswith(f"{tmp_path}/own.py:5: the model is of {package} ")
-    assert "needs Keras 3: install TensorFlow 2.16 or later" in str(caught.value)
+    assert "needs Keras 3; install TensorFlow 2.16 or later" in str(caught.value)

@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.training import pages
 from tpu_training.__main__ import parse
-
-ROOT = Path(__file__).parents[3]
-PAGES = sorted((ROOT / "training" / "docs").glob("*.md"))
-
-
-def read(page: Path) -> str:
-    """A page's text, in which each command is one line."""
-    return page.read_text(encoding="utf-8").replace("\\\n", "")
 
 
 def needs(command: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -25,25 +18,23 @@ def needs(command: str) -> tuple[pytest.MarkDecorator, ...]:
 
 
 COMMANDS = [
-    pytest.param(command, page, id=f"{page.stem}-{number}", marks=needs(command))
-    for page in PAGES
-    for number, command in enumerate(re.findall(r"^    tpu-training (.*)$", read(page), re.M))
+    pytest.param(command, name, id=f"{name}-{number}", marks=needs(command))
+    for name in pages.NAMES
+    for number, command in enumerate(re.findall(r"^    tpu-training (.*)$", pages.text(name), re.M))
 ]
 
 
 def test_there_are_pages_with_commands() -> None:
-    assert {page.stem for page in PAGES} >= {"environments", "export", "lr-range-test", "seeing"}
-    assert len(COMMANDS) >= 8
+    assert {parameters.values[1] for parameters in COMMANDS} == set(pages.NAMES)
+    assert len(COMMANDS) >= 30
 
 
-@pytest.mark.parametrize(("command", "page"), COMMANDS)
+@pytest.mark.parametrize(("command", "name"), COMMANDS)
 def test_a_command_of_a_page_is_understood(
-    command: str, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "training").symlink_to(ROOT / "training")
+    (tmp_path / "training").symlink_to(pages.ROOT / "training")
     monkeypatch.chdir(tmp_path)
-    if model := re.search(r"--model=(\S+\.py)", command):
-        code = re.search(r"^```python\n(.*?)^```", read(page), re.M | re.S)
-        assert code, "a page shows the file that it names"
-        Path(model[1]).write_text(code[1])
+    for file, code in pages.programs(name).items():
+        Path(file).write_text(code)
     assert parse(shlex.split(command))

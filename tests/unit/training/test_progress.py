@@ -28,7 +28,7 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(
             progress.between_loops(step, report(step))
         progress.close()
     last = terminal.getvalue().split("\r\x1b[K")[-1]
-    assert last == f"{'█' * 14}{'░' * 14}  50% step 50/100  loss 0.5000  320 examples/s  ETA 10 s\n"
+    assert last == f"{'█' * 14}{'░' * 14}  50% 50/100 · loss 0.500 · 320 ex/s · 0:00 · 10 s left\n"
     assert caplog.text == ""
 
 

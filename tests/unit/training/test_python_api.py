@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tpu_training
+from tests.unit.training import pages
 from tpu_training.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.training
 
-PAGE = Path(__file__).parents[3] / "training" / "docs" / "python.md"
 RANDOM = np.random.default_rng(5)
 IMAGES = RANDOM.integers(0, 256, (60, 4, 4, 1), dtype=np.uint8)
 CLASSES = IMAGES[:, 0, 0, 0] // 128
@@ -75,7 +75,7 @@ def test_every_public_name_exists_and_has_its_type_in_the_stub() -> None:
 def test_the_pages_example_has_at_most_forty_lines_and_learns(
     fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    code = pages.programs("models")["example.py"]
     assert len(code.splitlines()) <= 40
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "example.py"
@@ -215,8 +215,8 @@ def test_callbacks_are_called_between_loops(
         ({"mode": "fit"}, "mode='fit': expected one of train, evaluate"),
         ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
         ({"data": {"train": ARRAYS["train"]}}, "data has 'train'; expected 'train' and 'test'"),
-        ({"model_dir": "gs://b/m"}, "arrays are written locally"),
-        ({"task": "regression"}, "needs examples with numbers, but the data set holds class"),
+        ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
+        ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
         (
             {"data": {"train": (IMAGES[:40] / 255, CLASSES[:40]), "test": ARRAYS["test"]}},
             "train: features are float64 of the shape (40, 4, 4, 1); expected bytes",
@@ -227,7 +227,7 @@ def test_callbacks_are_called_between_loops(
         ),
         (
             {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
-            "test: holds numbers to learn, train class",
+            "test: has numbers to learn, but train has class",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_notebook_shows_one_bar_that_is_redrawn(monkeypatch: pytest.MonkeyPatc
         progress.between_loops(step, LoopReport(step, 100, 10, 0.5, {}, 0.1, 2.0, 0.0))
     progress.close()
     drawn = re.split(r"\r *\r", cell.getvalue())
-    assert [re.findall(r"(\d+)% step (\d+)", line) for line in drawn] == [
+    assert [re.findall(r"(\d+)% (\d+)/", line) for line in drawn] == [
         [],
         [("10", "10")],
         [("20", "20")],
@@ -319,7 +319,7 @@ def test_a_model_and_task_of_a_notebook_are_exported_with_what_fit_was_given(
     for given in (None, task):
         with pytest.raises(InputError, match=r"function create_model of a notebook.*export\("):
             tpu_training.export(str(tmp_path / "m"), output, task=given)
-    with pytest.raises(InputError, match="trained for the task mine, which no file has"):
+    with pytest.raises(InputError, match="trained for the task mine, which is in no file"):
         tpu_training.export(str(tmp_path / "m"), output, model=create_model)
     with pytest.raises(InputError, match=r"the function create_model of a notebook"):
         run_here("export", f"--model-dir={tmp_path}/m", f"--output={tmp_path}/out")

@@ -1,4 +1,4 @@
-"""How examples of large data sets are mixed."""
+"""How examples of large datasets are mixed."""
 
 from __future__ import annotations
 

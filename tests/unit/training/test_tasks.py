@@ -323,10 +323,10 @@ def test_a_causal_bert_does_not_depend_on_later_tokens() -> None:
 @pytest.mark.parametrize(
     ("task", "data", "words"),
     [
-        ("regression", "classification", "needs examples with numbers, but the data set holds cla"),
-        ("segmentation", "multi_label", "needs examples with mask, but the data set holds labels"),
-        ("causal_lm", "regression", "is for text, but the data set holds images"),
-        ("", "causal_lm", "the data set holds no targets; name --task=causal_lm or --task=masked"),
+        ("regression", "classification", "needs examples with numbers, but the dataset has cla"),
+        ("segmentation", "multi_label", "needs examples with mask, but the dataset has labels"),
+        ("causal_lm", "regression", "is for text, but the dataset has images"),
+        ("", "causal_lm", "the dataset has no targets; pass --task=causal_lm or --task=masked"),
         ("classify", "regression", "unknown; did you mean"),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_model_with_one_output_per_example_refuses_segmentation(
     trained: Get, one_device: Cluster
 ) -> None:
     manifest = trained("segmentation").data.manifest
-    with pytest.raises(InputError, match=r"mnist_cnn gives one row .* shape \(4, 4, 3\)"):
+    with pytest.raises(InputError, match=r"mnist_cnn returns one row .* shape \(4, 4, 3\)"):
         create_train_state(one_device, load_model("mnist_cnn"), PARAMS, manifest, steps=1)
 
 

@@ -134,7 +134,7 @@ def test_only_the_libtpu_that_came_with_tensorflow_tpu_counts(
 def test_settings_that_keep_tensorflow_from_the_tpu_are_named_with_their_cure() -> None:
     with pytest.raises(InputError, match=r"^TPU_LOAD_LIBRARY=0 keeps .* unset TPU_LOAD_LIBRARY"):
         check_library({"TPU_LOAD_LIBRARY": "0"})
-    with pytest.raises(InputError, match=r"^TF_PLUG.*='/lib/none.so' does not exist: unset it"):
+    with pytest.raises(InputError, match=r"^TF_PLUG.*='/lib/none.so' does not exist; unset it"):
         check_library({PLUG_IN_LIBRARY: "/lib/none.so"})
 
 
@@ -162,7 +162,7 @@ def test_worker_0_of_a_slice_drives_all_hosts_by_grpc() -> None:
 
 def test_another_worker_of_a_slice_does_not_train_and_says_which_does() -> None:
     machine = replace(TPU_VM, slice=find_slice(Metadata(2, 4), {}))
-    with pytest.raises(InputError, match="worker 2 of a slice of 4 hosts: start the job on work"):
+    with pytest.raises(InputError, match="worker 2 of a slice of 4 hosts; start the training on"):
         choose_local(NoTpu(), machine, split_cpu=False)
     assert choose_local(NoTpu(), machine, split_cpu=True) == NoTpu()
     named = Addresses(("a.b:1",), "--tpu")

@@ -174,7 +174,10 @@ def test_convert_writes_the_split_too(
     seen = set(chain(*trained_on(data, PARAMS, 0, 7)))
     assert seen.isdisjoint(held_out(data))
     assert seen | set(held_out(data)) == set(range(103))
-    for fraction, words in (("0.001", "=0.001: .*both need some"), ("1", ": 1: must be at most")):
+    for fraction, words in (
+        ("0.001", "=0.001: .*both need at least one"),
+        ("1", ": 1: must be at most"),
+    ):
         with pytest.raises(InputError, match=f"--validation-fraction{words}"):
             run_here(
                 "data", "convert", *arguments, tmp_path / "new", f"--validation-fraction={fraction}"

@@ -1,4 +1,4 @@
-"""What the walk through the trainer leads to exists, and its two loops stay short."""
+"""What docs/own-model.md names of the trainer exists, and its two loops stay short."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-TRAINING = Path(__file__).parents[3] / "training"
-PAGE = (TRAINING / "docs" / "walk-through.md").read_text(encoding="utf-8")
-PACKAGE = TRAINING / "tpu_training"
-PLACES = sorted(set(re.findall(r"`([\w/]+\.py)`: `(\w+)`", PAGE)))
+from tests.unit.training import pages
+
+PAGE = pages.section("own-model", "Change the trainer")
+PACKAGE = pages.ROOT / "training" / "tpu_training"
+PLACES = sorted(set(re.findall(r"`([\w/]+\.py)`:\s`(\w+)`", PAGE)))
 MOST_LINES = 80
 
 

@@ -70,7 +70,7 @@ def test_tensorflow_has_a_moment_after_a_worker_has_died(watched: Watched) -> No
     watched.worker.die()
     assert not watched.at(5)
     assert not watched.at(6)
-    assert watched.at(6.5) == f"grpc://{watched.worker.address} has closed its connections"
+    assert watched.at(6.5) == f"grpc://{watched.worker.address} closed its connections"
 
 
 def test_a_worker_that_is_started_again_at_once_is_another_one(watched: Watched) -> None:
@@ -130,7 +130,7 @@ def test_a_process_that_waits_for_a_dead_worker_ends_or_is_killed() -> None:
     worker.die()
     said = [process.communicate(timeout=60)[0] for process in processes]
     assert [process.returncode for process in processes] == list(WAITS)
-    assert said == ["", f"grpc://{worker.address} has closed its connections\n"]
+    assert said == ["", f"grpc://{worker.address} closed its connections\n"]
 
 
 def test_after_the_job_nobody_watches() -> None:

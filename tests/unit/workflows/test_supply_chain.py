@@ -53,7 +53,7 @@ def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -
     """A pushed tag starts a release; what is signed is trusted wherever it lies."""
     assert {JOBS[name]["environment"] for name in ("attest", "publish")} == {"release"}
     # Of the repository alone any workflow of any branch can be the signer.
-    for place in (".github/workflows/release.yml", "docs/gitops.md"):
+    for place in (".github/workflows/release.yml", "docs/ci-cd.md"):
         text = (root() / place).read_text(encoding="utf-8").partition("gh attestation verify")[2]
         assert "--signer-workflow OWNER/NAME/.github/workflows/release.yml" in text
         assert "--source-ref refs/tags/v" in text

@@ -15,8 +15,17 @@ const token = takeToken();
 
 export class Refused extends Error {}
 
+/** The server can't be reached; the browser's own words for that differ and help no one. */
+export class Lost extends Error {
+  constructor() { super("Lost the connection to tpustack dashboard. Retrying…"); }
+}
+
+function lost(error) {
+  throw error instanceof TypeError ? new Lost() : error;
+}
+
 async function ask(path, about = {}) {
-  const answer = await fetch(`api/${path}`, { ...about, headers: { Authorization: `Bearer ${token}` } });
+  const answer = await fetch(`api/${path}`, { ...about, headers: { Authorization: `Bearer ${token}` } }).catch(lost);
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
   throw new Refused(said.problem ?? `the server answers ${answer.status}`);
@@ -33,7 +42,7 @@ export async function lines(where, hear, signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = [];
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(lost);
     if (done) return;
     const whole = value.split("\n");
     rest.push(whole[0]);

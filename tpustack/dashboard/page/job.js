@@ -1,6 +1,6 @@
 // One job: what it is, its log, its curves, and its buttons.
 
-import { blob, get, path, post } from "./api.js";
+import { Lost, blob, get, path, post } from "./api.js";
 import { drawCurves } from "./curves.js";
 import { $, h } from "./dom.js";
 import { bytes, moment, span } from "./format.js";
@@ -15,7 +15,7 @@ let open = null;
 /** Opens a job of a queue, or a training that is in none: of that there are the curves alone. */
 export function openJob(place, name, folders = [`jobs/${name}`, `jobs/${name}/model`]) {
   const whole = known.has(`${place}/${name}`);
-  open = { place, name, folders, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
+  open = { place, name, folders, whole, where: `places/${path(place)}/jobs/${path(name)}`, state: "" };
   $("job-title").textContent = name;
   $("job-said").textContent = "";
   $("job-facts").replaceChildren();
@@ -32,6 +32,19 @@ export function openJob(place, name, folders = [`jobs/${name}`, `jobs/${name}/mo
   }
   if ($("job-curves").open) showCurves();
   $("job-curves").open ||= !whole;
+}
+
+/** Shows in the dialog whether the server answers: without it no button can do anything. */
+export function connected(isLive, text) {
+  if (isLive && !$("job-link").hidden && open?.whole) refresh();
+  $("job-link").hidden = isLive;
+  $("job-link").textContent = isLive ? "" : text;
+  $("job-buttons").disabled = $("log-save").disabled = !isLive;
+}
+
+// The dialog's line about the connection tells of a lost one.
+function told(error) {
+  if (!(error instanceof Lost)) $("job-said").textContent = error.message;
 }
 
 export function closeJob() { $("job").close(); }
@@ -51,7 +64,7 @@ async function refresh() {
     const job = await get(asked.where);
     if (asked === open) show(job);
   } catch (error) {
-    if (asked === open) $("job-said").textContent = error.message;
+    if (asked === open) told(error);
   }
 }
 
@@ -74,7 +87,7 @@ const facts = (job) => [
   ["after", job.spec.after.join(", ")],
   ["budgets", `${job.spec.failures} failures, ${job.spec.preemptions} preemptions`],
   ["folder", `${job.bucket}/jobs/${job.name}`],
-  ...job.tries.map((each) => [`try ${each.number}`, tryOf(each)]),
+  ...job.tries.map((each) => [`attempt ${each.number}`, tryOf(each)]),
   ...job.artifacts.slice(0, 50).map((file) => [bytes(file.bytes), file.url]),
 ].filter(([, value]) => value);
 
@@ -88,7 +101,7 @@ async function act(verb, word) {
     const done = await post(`${asked.where}/${verb}`);
     $("job-said").textContent = word(done);
   } catch (error) {
-    $("job-said").textContent = error.message;
+    told(error);
   }
   if (asked === open) refresh();
 }
@@ -116,7 +129,7 @@ $("log-save").addEventListener("click", async () => {
     link.click();
     URL.revokeObjectURL(link.href);
   } catch (error) {
-    $("job-said").textContent = error.message;
+    told(error);
   }
 });
 
@@ -125,14 +138,15 @@ async function showCurves() {
   const asked = open;
   const answers = await Promise.all(asked.folders.map((folder) => curvesOf(asked.place, folder)));
   if (asked !== open || !$("job-curves").open) return;
-  drawCurves($("job-charts"), Object.assign({}, ...answers));
+  // What was drawn stays while the server is gone.
+  if (answers.some(Boolean)) drawCurves($("job-charts"), Object.assign({}, ...answers));
   setTimeout(() => { if (asked === open && $("job-curves").open) showCurves(); }, CURVES);
 }
 async function curvesOf(place, folder) {
   try {
     return await get(`places/${path(place)}/curves?training=${encodeURIComponent(folder)}`);
   } catch (error) {
-    $("job-said").textContent = error.message;
-    return {};
+    told(error);
+    return null;
   }
 }

@@ -5,6 +5,7 @@ import { now, span } from "./format.js";
 import { badge, word } from "./job-state.js";
 import { openJob, seen } from "./job.js";
 import { watch } from "./news.js";
+import { isTold } from "./stacks.js";
 
 const LAST = 1e9;
 const rank = (job) => ["running", "queued"].indexOf(job.state) & 3;
@@ -19,15 +20,17 @@ export function showJobs(messages, all) {
   const several = messages.size > 1;
   const jobs = [...messages.values()].flatMap((message) => message.data.map((job) => ({ where: message.place, ...job })));
   for (const job of jobs) {
-    // A try that is over shows in the number of the next one, too.
-    watch("job", job.name, job.state === "queued" && job.reason ? `queued (${job.reason})` : word(job));
+    // An attempt that is over shows in the number of the next one, too.
+    watch("job", job.name, job.state === "queued" && job.reason ? `${word(job)} (${job.reason})` : word(job));
     seen(job);
   }
-  problems($("jobs-problems"), [...messages.values()].map((message) => [message.place, message.problem]));
+  problems($("jobs-problems"), [...messages.values()].filter((message) => !isTold(message.place, all)).map((message) => [message.place, message.problem]));
   if (several) jobs.sort((a, b) => rank(a) - rank(b) || (a.place ?? LAST) - (b.place ?? LAST) || (b.submitted ?? 0) - (a.submitted ?? 0));
   const text = $("jobs-find").value.toLowerCase(), wanted = $("jobs-state").value;
   const chosen = jobs.filter((job) => (!wanted || job.state === wanted) && (!text || `${job.name} ${job.command} ${job.where}`.toLowerCase().includes(text)));
   $("jobs-count").textContent = count(jobs, chosen);
+  const running = jobs.filter((job) => job.state === "running").length;
+  document.title = running ? `(${running} running) tpu-stack` : "tpu-stack";
   $("jobs-empty").hidden = chosen.length > 0;
   $("jobs-rows").closest("table").hidden = chosen.length === 0;
   const shown = pages.cut(chosen).map((job) => ({ ...job, several, age: span(now() - (job.submitted ?? now())), took: took(job) }));
@@ -49,7 +52,7 @@ const row = (job) => h("tr", {},
     job.several ? h("div", { class: "sub" }, job.where) : null)),
   cell("state", h("div", {}, badge(job), job.reason ? h("div", { class: "sub" }, job.reason) : null)),
   cell("next", job.place ?? "", "number"),
-  cell("tries", job.tries || "", "number"),
+  cell("attempts", job.tries || "", "number"),
   cell("age", job.age, "number"),
   cell("took", job.took, "number"),
   cell("command", h("code", {}, job.command ?? "")));

@@ -1,7 +1,7 @@
 // A log that stays readable at any speed: drawn a few times a second, with at most so many lines,
 // and not while the reader has scrolled up.
 
-import { lines } from "./api.js";
+import { Lost, lines } from "./api.js";
 
 export const MOST_LINES = 2000, LONGEST = 2000;
 const DRAW = 250, AGAIN = 2000, NEAR = 24;
@@ -40,7 +40,7 @@ export class Log {
       try {
         await lines(`${where}?behind=${encodeURIComponent(this.at)}`, (message) => this.hear(message), mine.signal);
       } catch (error) {
-        if (!mine.signal.aborted) this.status.textContent = error.message;
+        if (!mine.signal.aborted) this.status.textContent = error instanceof Lost ? "waiting for the connection" : error.message;
       }
       if (!this.ended) await new Promise((done) => setTimeout(done, AGAIN));
     }
@@ -50,8 +50,8 @@ export class Log {
 
   hear(message) {
     if (message.problem) this.status.textContent = message.problem;
-    if (message.skipped) { this.end(); this.add(`${message.skipped.toLocaleString()} bytes are left out: "Save whole log" has them`, true); }
-    if (message.try) { this.end(); this.add(`try ${message.try}`, true); }
+    if (message.skipped) { this.end(); this.add(`${message.skipped.toLocaleString()} bytes are left out here. "Save whole log" includes them`, true); }
+    if (message.try) { this.end(); this.add(`attempt ${message.try}`, true); }
     if (message.text !== undefined) { this.at = message.at; this.text(message.text); }
     if (message.state) { this.ended = message; this.end(); }
     this.timer ??= setTimeout(() => { this.timer = null; this.draw(); }, DRAW);
@@ -122,7 +122,7 @@ export class Log {
     this.status.textContent = `${state} · ${this.total.toLocaleString()} lines`;
     this.more.hidden = !this.paused;
     const more = this.waiting.length + this.dropped;
-    this.more.textContent = more ? `Go on, ${more.toLocaleString()} new` : "Go to the end";
+    this.more.textContent = more ? `Follow, ${more.toLocaleString()} new` : "Go to the end";
   }
 }
 

@@ -1,10 +1,10 @@
 // Starts the page: follows the stream, and hands each message to the part that shows it.
 
-import { Refused, lines } from "./api.js";
+import { Lost, Refused, lines } from "./api.js";
 import { $ } from "./dom.js";
 import { clock } from "./format.js";
 import { showGoodput } from "./goodput.js";
-import { closeJob } from "./job.js";
+import { closeJob, connected } from "./job.js";
 import { showJobs } from "./jobs.js";
 import { showStacks } from "./stacks.js";
 import { showTpus } from "./tpus.js";
@@ -24,6 +24,8 @@ function hear(message) {
 }
 
 function draw() {
+  // A stack's state comes from its jobs and TPUs. The other parts leave out problems that it explains.
+  for (const topic in SHOW) if (messages[topic].size && (dirty.has("jobs") || dirty.has("stacks") || topic === "stacks")) dirty.add(topic);
   for (const topic of dirty) SHOW[topic](messages[topic], messages);
   dirty.clear();
 }
@@ -31,18 +33,24 @@ function draw() {
 async function follow() {
   for (;;) {
     try {
-      await lines("feed", (message) => { $("link").textContent = `live, ${clock(Date.now() / 1000)}`; hear(message); });
-      $("link").textContent = "the server has ended; trying again …";
+      await lines("feed", (message) => { say(`live, ${clock(Date.now() / 1000)}`, true); hear(message); });
+      say(new Lost().message, false);
     } catch (error) {
       if (error instanceof Refused) return refuse(error.message);
-      $("link").textContent = "no connection; trying again …";
+      say(new Lost().message, false);
     }
     await new Promise((done) => setTimeout(done, AGAIN));
   }
 }
 
+function say(text, isLive) {
+  $("link").textContent = text;
+  $("link").classList.toggle("bad", !isLive);
+  connected(isLive, text);
+}
+
 function refuse(why) {
-  $("link").textContent = "not connected";
+  say("not connected", false);
   $("alert").textContent = why;
   $("alert").hidden = false;
 }

@@ -100,7 +100,7 @@ class Checkpoints:
             self.record.best = {"step": step, **figures}
             self._writer.save(self._best_directory, step)
             best = self._task.best
-            logger.info("best until now: step=%d %s=%.4f", step, best, figures[best])
+            logger.info("best so far: step=%d %s=%.4f", step, best, figures[best])
         return self.record.best
 
     def wait(self) -> None:
@@ -150,21 +150,22 @@ class Checkpoints:
         """Describe the checkpoint from which a restart would continue."""
         paths = reader.checkpoint_paths(self.directory)
         if not paths:
-            return "no checkpoint was saved yet"
-        return f"the last checkpoint, {paths[0]}, stays as it is"
+            return "no checkpoint has been saved yet"
+        return f"the last checkpoint, {paths[0]}, is unchanged"
 
     def _refuse_another_identity(self, path: str) -> None:
         differences = self.record.differences(path)
         if any(had.startswith(_IDENTITY) for had in differences):
             raise CheckpointError(
-                f"{path} belongs to another model: it {_trained_with(differences)}; "
+                f"{path} belongs to another model, because it {_trained_with(differences)}; "
                 f"{reader.ANOTHER_DIRECTORY}"
             )
         if had := self.record.has_seen_more(path):
             fraction = self.record.params["validation_fraction"]
             raise CheckpointError(
-                f"--validation_fraction={fraction:g}: {path} {had}, so it has learned from what "
-                f"would now be held out; give the same values, or {reader.ANOTHER_DIRECTORY}"
+                f"--validation_fraction={fraction:g}: {path} {had}, so it has learned from "
+                "examples that would now be held out; use the same values, or "
+                f"{reader.ANOTHER_DIRECTORY}"
             )
 
 
@@ -207,8 +208,8 @@ class CheckpointWriter:
         self.wait()
         if not self._snapshot.take():
             raise DivergedError(
-                f"a weight is no longer finite at step {step}, though the loss still is; "
-                "lower --learning_rate; the last checkpoint stays as it is"
+                f"a weight is no longer finite at step {step}, although the loss is; lower "
+                "--learning_rate; the last checkpoint is unchanged"
             )
         self._writing = self._thread.submit(self._write, self._folders[folder], step, done)
 

@@ -91,7 +91,7 @@ def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loade
     matched = [name for name in variables if name not in fresh]
     if not matched:
         raise InputError(
-            f"--init_from={params.init_from}: none of its weights fits: it has "
+            f"--init_from={params.init_from}: none of its weights fits; it has "
             f"{some(sorted(weights))}; the model has {some(list(variables))}; map the names with "
             "--init_map=THEIRS=OURS,…"
         )
@@ -112,7 +112,7 @@ def _log(path: str, loaded: Loaded) -> None:
         reasons = [f"{name} ({reason})" for name, reason in loaded.fresh.items()]
         logger.warning("init: left fresh: %s", some(reasons))
     if loaded.unused:
-        logger.info("init: not used of the file: %s", some(loaded.unused))
+        logger.info("init: unused in the file: %s", some(loaded.unused))
 
 
 def _misfit(name: str, variable: tf.Variable, weights: Mapping[str, Stored]) -> str:
@@ -151,8 +151,8 @@ def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
             found[name] = name
     if unused := [written for written, *_ in rules if written not in used]:
         raise InputError(
-            f"--init_map={text}: {', '.join(unused)} matches no weight of the file that no rule "
-            f"before it took; it has {some(sorted(known))}"
+            f"--init_map={text}: {', '.join(unused)} matches no weight that an earlier rule left; "
+            f"the file has {some(sorted(known))}"
         )
     return {theirs: ours for theirs, ours in found.items() if ours}
 
@@ -211,8 +211,8 @@ def read_weights(path: str) -> Mapping[str, Stored]:
     prefix = _checkpoint_in(path.rstrip("/"))
     if prefix is None:
         raise InputError(
-            f"--init_from={path}: is no checkpoint; expected a model directory of this trainer, a "
-            "TensorFlow checkpoint (PREFIX of PREFIX.index, or its folder), a SavedModel, or a "
+            f"--init_from={path} is not a checkpoint; expected a model directory of this trainer, "
+            "a TensorFlow checkpoint (PREFIX of PREFIX.index, or its folder), a SavedModel, or a "
             "file .weights.h5, .h5, .keras or .safetensors"
         )
     return _checkpoint(prefix)
@@ -310,10 +310,10 @@ def _loaded_by_keras(cluster: Cluster, path: str, model: KerasModule) -> Loaded:
             variables[name].assign(first[name])
     if not found:
         raise InputError(
-            f"--init_from={path}: Keras finds no layer of this model in it; its variables are "
-            f"{some(names)}"
+            f"--init_from={path}: Keras finds no layer of this model in it; the file's variables "
+            f"are {some(names)}"
         )
-    fresh = {name: "not there, or of another shape" for name in names if name not in found}
+    fresh = {name: "missing, or of another shape" for name in names if name not in found}
     return Loaded([name for name in names if name in found], fresh, [])
 
 
@@ -365,7 +365,7 @@ def check_hdf5(content: bytes) -> bytes:
                     raise ValueError(f"{name}/{key} is a link, perhaps to another file")
         elif isinstance(node, library.Dataset):
             if node.external or node.is_virtual:
-                raise ValueError(f"{name} is kept in other files")
+                raise ValueError(f"{name} is stored in other files")
             announced += math.prod(node.shape or ()) * node.dtype.itemsize
 
     with library.File(io.BytesIO(content), "r") as file:

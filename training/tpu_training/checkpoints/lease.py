@@ -73,7 +73,7 @@ def hold(model_dir: str, trains: bool = True) -> Iterator[Lease]:
         finally:
             mine.release()
     elif "://" in folder:
-        logger.warning("lease: none for %s: take care that no other job trains there", folder)
+        logger.warning("lease: none for %s; make sure that no other process trains there", folder)
         yield NoLease()
     else:
         local = LocalLease(folder, Process.this_process())
@@ -179,7 +179,9 @@ class BucketLease:
             try:
                 self._lease.release()
             except GoogleError as error:
-                logger.warning("lease: not given back; the next job waits for a minute: %s", error)
+                logger.warning(
+                    "lease: not released, so the next training waits for a minute: %s", error
+                )
 
     def _ask(self, call: Callable[[], bool]) -> bool:
         """Return what `call` does, as soon as the bucket answers it."""
@@ -200,7 +202,7 @@ class BucketLease:
                 return
             except Exception as error:
                 # Such as expired credentials: this thread must not end before the training does.
-                logger.warning("lease: not renewed, trying again: %s", error)
+                logger.warning("lease: not renewed, retrying: %s", error)
 
     def _refuse_living(self, before: Item | None, found: Item) -> None:
         process = _process_of(found.summary)
@@ -210,14 +212,11 @@ class BucketLease:
         ):
             raise LeaseError(
                 f"--model-dir={self._directory}: {_name_of(found)} trains there and renews its "
-                "lease; let it finish or stop it first, or give another --model-dir"
+                "lease; let it finish, stop it, or choose another --model-dir"
             )
 
     def _lose(self) -> None:
-        end = (
-            "this process writes nothing more there, so that two trainers don't mix their "
-            "checkpoints"
-        )
+        end = "this process stops writing there, so that two trainers don't mix their checkpoints"
         # Before the look-up, whatever it raises: the next renewal would take a free lease again.
         self._lost = f"--model-dir={self._directory}: another process has taken it over; {end}"
         with suppress(GoogleError, AccessError):
@@ -288,7 +287,7 @@ class LocalLease:
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 logger.warning(
-                    "lease: the file system of %s has no locks: take care that no other job "
+                    "lease: the file system of %s has no locks; make sure that no other process "
                     "trains there",
                     self._directory,
                 )
@@ -296,12 +295,14 @@ class LocalLease:
             who = parse(os.read(file, 4096).decode(errors="replace")) or "another process"
             os.close(file)
             raise LeaseError(
-                f"--model-dir={self._directory}: {who} trains there; let it finish or stop it "
-                "first, or give another --model-dir"
+                f"--model-dir={self._directory}: {who} trains there; let it finish, stop it, or "
+                "choose another --model-dir"
             ) from error
         return file
 
 
 def given_back(directory: str) -> str:
     """Say why this process no longer writes to `directory`."""
-    return f"--model-dir={directory}: this process has ended its lease and writes nothing there now"
+    return (
+        f"--model-dir={directory}: this process has released its lease and no longer writes there"
+    )

@@ -64,8 +64,9 @@ class ModelDescription:
             )
         if self.task_name and tasks.task_of(definition, self.spec).name != self.task_name:
             raise errors.InputError(
-                f"the model was trained for the task {self.task_name}, which no file has: call "
-                "tpu_training.export(model_dir, output, task=…) with the Task that fit was given"
+                f"the model was trained for the task {self.task_name}, which is in no file; call "
+                "tpu_training.export(model_dir, output, task=…) with the Task that was passed to "
+                "fit"
             )
         return definition, build_params(self.params, (), kind=definition.params)
 
@@ -75,8 +76,8 @@ class ModelDescription:
         if name.endswith(".py") or name in BUILT_IN:
             return name
         raise errors.InputError(
-            f"the model was trained with the function {name} of a notebook or program, which no "
-            "file has: call tpu_training.export(model_dir, output, model=…) with that function"
+            f"the model was trained with the function {name} of a notebook or program, which is "
+            "in no file; call tpu_training.export(model_dir, output, model=…) with that function"
         )
 
 
@@ -84,8 +85,8 @@ def _trusted(name: str, model_dir: str, way: str) -> str:
     """Return `name`, unless it is a file here, to be run, that a bucket's writers have chosen."""
     if name.endswith(".py") and "://" in model_dir:
         raise errors.InputError(
-            f"{_path(model_dir)} names the program {name} of this machine, as everybody who may "
-            f"write there can; name it by {way} if it is the one that was trained"
+            f"{_path(model_dir)} names the program {name} of this machine, as anyone who can "
+            f"write there may do; if it is the program that was trained, pass {way}"
         )
     return name
 
@@ -121,14 +122,14 @@ def read_description(model_dir: str) -> ModelDescription:
     text = files.read_text(path)
     if text is None:
         raise errors.InputError(
-            f"--model-dir={model_dir}: there is no {_FILE_NAME} in it, which every training writes "
-            "when it starts; is it the directory that was given to the training?"
+            f"--model-dir={model_dir}: contains no {_FILE_NAME}, which every training writes when "
+            "it starts; check that this is the training's model directory"
         )
     try:
         content = json.loads(text)
         if content.get("format") != _FORMAT:
             raise ValueError(
-                f"its format is {content.get('format')}, and this release reads {_FORMAT}"
+                f"its format is {content.get('format')}, but this release reads {_FORMAT}"
             )
         spec = content["spec"]
         return ModelDescription(
@@ -158,19 +159,19 @@ def refuse_another_purpose(
     try:
         had = read_description(model_dir)
     except errors.InputError as error:
-        logger.warning("model: %s; it is written again", error)
+        logger.warning("model: %s; writing it again", error)
         return
     if differences := [*_differences(had.spec, spec)]:
         raise errors.CheckpointError(
             f"--data={data} does not fit the model in --model-dir={model_dir}, which was trained "
-            f"on {had.data}: {', '.join(differences)}; give the data set that it was trained on, "
-            "or another --model-dir"
+            f"on {had.data}: {', '.join(differences)}; use the dataset that it was trained on, or "
+            "another --model-dir"
         )
     task = tasks.task_of(definition, spec).name
     if had.task_name and had.task_name != task:
         raise errors.CheckpointError(
             f"--task={task}: the model in --model-dir={model_dir} was trained for the task "
-            f"{had.task_name}; name that one, or another --model-dir (--init_from={model_dir} "
+            f"{had.task_name}; use that one, or another --model-dir (--init_from={model_dir} "
             "starts from its weights)"
         )
 

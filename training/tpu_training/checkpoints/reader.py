@@ -18,7 +18,7 @@ from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
 
 ANOTHER_DIRECTORY = (
-    "choose another --model-dir, or the model and the parameters that it was trained with"
+    "choose another --model-dir, or use the model and parameters that it was trained with"
 )
 _NAME = re.compile(r"ckpt-(\d+)\.index")
 # These errors are about reaching the checkpoint, not about its content.
@@ -203,7 +203,7 @@ def _parse(content: bytes, path: str) -> _Saved:
         return records.load(_Saved, content)
     except records.Unreadable as error:
         raise CheckpointError(
-            f"{path}: the record of its job can't be read: {error}; {ANOTHER_DIRECTORY}"
+            f"{path}: the record of its training can't be read: {error}; {ANOTHER_DIRECTORY}"
         ) from None
 
 

@@ -95,8 +95,8 @@ def _warn_of_other_version(target: endpoints.Addresses) -> None:
     # Patch releases have the same operations.
     if theirs and theirs.split(".")[:2] != ours.split(".")[:2]:
         logger.warning(
-            "cluster: this is TensorFlow %s and the TPU of %s runs %s; unless they are the same, "
-            "operations are missing: pip install tensorflow==%s here, or give the TPU %s",
+            "cluster: this is TensorFlow %s, but the TPU of %s runs %s; some "
+            "operations are missing: pip install tensorflow==%s here, or use the TPU runtime %s",
             ours,
             target.source,
             theirs,
@@ -116,7 +116,8 @@ def _connect_remote(addresses: endpoints.Addresses) -> tuple[Cluster, str]:
     reason = f"the worker of {addresses.source} has no TPU but {len(devices)} {kind} devices"
     if len(addresses.addresses) > 1:
         logger.warning(
-            "cluster: only the first of %d workers trains; TensorFlow can't mirror over several",
+            "cluster: only the first of %d workers trains, because TensorFlow can't mirror over "
+            "several",
             len(addresses.addresses),
         )
     return Cluster(_mirror(devices, kind), addresses.url, _WORKER_HOST, has_tpu=False), reason
@@ -155,7 +156,7 @@ def _tpu_cluster_of(
 
 def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
     """Mirror over `local_devices` logical CPUs if given, else over the GPUs, else use the CPU."""
-    reason = "no TPU is named by --tpu or the environment"
+    reason = "neither --tpu nor the environment names a TPU"
     if local_devices:
         # Before logical devices are listed: that starts TensorFlow, after which no CPU is split.
         cpu = tf.config.list_physical_devices("CPU")[0]

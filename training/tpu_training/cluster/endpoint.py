@@ -125,7 +125,7 @@ def _parse(value: str, project: str | None, zone: str | None, source: str) -> Ta
     """Distinguish names from addresses, which have a scheme, a dot, a colon or a comma."""
     value = value.strip()
     if value == "local":
-        return LocalTpu(source, f"{source} says local")
+        return LocalTpu(source, f"{source} is local")
     if full := _FULL_NAME.fullmatch(value):
         project, zone, value = full.groups()
     if _NAME.fullmatch(value):
@@ -146,7 +146,7 @@ def _parse_address(value: str, source: str) -> str:
     if not match or not 0 < port < 65536:
         raise InputError(
             f"{source}: {value!r} is neither a TPU's name nor an address; expected a name such as "
-            f"my-tpu, {SCHEME}HOST:PORT, several of them with commas between, or local"
+            f"my-tpu, {SCHEME}HOST:PORT, several of them separated by commas, or local"
         )
     return f"{match['host']}:{port}"
 
@@ -227,9 +227,9 @@ def wait_for_workers(workers: Addresses, wait: Wait) -> Addresses:
             return workers
         logger.info("endpoint: waiting for %s (%s)", _describe(silent), attempt)
     raise EndpointError(
-        f"no gRPC server answers at {_describe(silent)} after {wait.deadline:.0f} s: check that "
+        f"no gRPC server answers at {_describe(silent)} after {wait.deadline:.0f} s; check that "
         "the TPU is READY, that this machine is in the TPU's network, and that a firewall rule "
-        "lets it reach the port; a TPU VM serves gRPC only with a -pod runtime or a worker "
+        "allows the port; a TPU VM serves gRPC only with a -pod runtime or a worker that was "
         "started on it"
     )
 
@@ -340,7 +340,7 @@ class WorkerWatch:
         now = self._clock()
         for worker, since in self._dead.items():
             if now - since >= _DEAD_SECONDS:
-                return f"grpc://{worker} has closed its connections"
+                return f"grpc://{worker} closed its connections"
         for worker, since in self._silent.items():
             if now - since >= _SILENT_SECONDS:
                 return f"grpc://{worker} has not answered for {now - since:.0f} s"

@@ -40,11 +40,11 @@ _CURE = (
 _GRACE_SECONDS = 60.0
 
 _CURES = {
-    "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
-    "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
-    "FAILED": "its creation failed: look at its operation's error, delete it and create it again",
-    "STOPPED": "it is stopped: start it with `gcloud compute tpus tpu-vm start NAME --zone ZONE`",
-    "HIDDEN": "it is hidden: delete it and create it again",
+    "PREEMPTED": "it was preempted; `pulumi up` recreates it",
+    "TERMINATED": "it was terminated; `pulumi up` recreates it",
+    "FAILED": "its creation failed; look at its operation's error, delete it and create it again",
+    "STOPPED": "it is stopped; start it with `gcloud compute tpus tpu-vm start NAME --zone ZONE`",
+    "HIDDEN": "it is hidden; delete it and create it again",
 }
 
 _VERSION = re.compile(r"(?:^|tf-)(\d+\.\d+(?:\.\d+)?)")
@@ -118,7 +118,7 @@ def _google_auth_tokens() -> Tokens:
         try:
             credentials.refresh(Request())  # type: ignore[no-untyped-call]
         except exceptions.GoogleAuthError as error:
-            raise AccessError(f"Google credentials are refused ({error}): {_CURE}") from error
+            raise AccessError(f"Google refuses the credentials ({error}): {_CURE}") from error
         if credentials.expiry is None:
             return str(credentials.token), math.inf
         # google-auth gives a UTC time without a zone.
@@ -177,7 +177,7 @@ def complete_name(target: NamedTpu, metadata: Callable[[str], str | None]) -> Tp
     if not project or not zone:
         raise InputError(
             f"the TPU {target.name} from {target.source} can't be looked up without "
-            f"{' and '.join(missing)}; give them, or the address itself as --tpu=grpc://HOST:PORT"
+            f"{' and '.join(missing)}; pass them, or the address itself as --tpu=grpc://HOST:PORT"
         )
     return TpuName(project, zone, target.name)
 
@@ -292,7 +292,7 @@ def read_tpu(client: core.Client, name: TpuName) -> Tpu:
         try:
             status, answer = client.call("GET", f"{TPU}{version}/{name}", None)
         except GoogleError as error:
-            raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
+            raise NotYet(f"the Cloud TPU API doesn't answer ({error})") from error
         if status != HTTPStatus.NOT_FOUND:
             break
     if status == HTTPStatus.OK:
@@ -324,15 +324,15 @@ def _error_of(status: int, answer: Json, name: TpuName) -> EndpointError | Acces
         return EndpointError(f"the Cloud TPU API answers {status} for {name} ({text})")
     if _NEVER_HEALS in why or "insufficient authentication scopes" in text:
         return AccessError(
-            "the VM's access scopes do not cover the Cloud TPU API: stop the VM, give it the scope "
+            "the VM's access scopes don't cover the Cloud TPU API; stop the VM, set the scope "
             "https://www.googleapis.com/auth/cloud-platform, and start it again"
         )
     if "SERVICE_DISABLED" in why:
         return DeniedForNow(
-            f"the Cloud TPU API is disabled in project {name.project}: run "
-            f"`gcloud services enable tpu.googleapis.com --project={name.project}`"
+            f"the Cloud TPU API is disabled in project {name.project}; run `gcloud services "
+            f"enable tpu.googleapis.com --project={name.project}`"
         )
     return DeniedForNow(
-        f"permission tpu.nodes.get on {name} denied ({text}): grant roles/tpu.viewer in "
-        f"project {name.project} to the account that runs the training"
+        f"permission tpu.nodes.get on {name} denied ({text}); grant roles/tpu.viewer in project "
+        f"{name.project} to the account that runs the training"
     )

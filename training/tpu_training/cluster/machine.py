@@ -114,7 +114,7 @@ def choose_local(workers: Workers, machine: Machine, split_cpu: bool) -> Workers
         return workers
     chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
     return LocalTpu(
-        "this machine", f"this machine has {chips} and libtpu, and nothing else is named"
+        "this machine", f"this machine has {chips} and libtpu, and no setting names another TPU"
     )
 
 
@@ -158,12 +158,13 @@ def drive_slice(slice_: Slice, target: LocalTpu | NoTpu) -> Addresses:
     this = f"this is worker {slice_.worker} of a slice of {len(slice_.hosts)} hosts"
     if isinstance(target, LocalTpu):
         raise InputError(
-            f"{target.source}=local: {this}, and its chips wait for those of the others; leave "
-            "local out on worker 0, or name the slice (--tpu=NAME) anywhere: that drives them all"
+            f"{target.source}=local: {this}, and its chips wait for those of the other hosts; "
+            "omit local on worker 0, or name the slice (--tpu=NAME) on any machine, which drives "
+            "all hosts"
         )
     if slice_.worker:
         raise InputError(
-            f"{this}: start the job on worker 0, which drives all of them; here it would take "
+            f"{this}; start the training on worker 0, which drives all hosts; here it would take "
             "chips that worker 0 needs"
         )
     # Each host's runtime serves gRPC.
@@ -212,12 +213,12 @@ def check_library(environ: Mapping[str, str]) -> None:
     """Raise InputError for settings with which TensorFlow would not get to this machine's TPU."""
     if environ.get(_LOAD) == "0":
         raise InputError(
-            f"{_LOAD}=0 keeps TensorFlow from this machine's TPU, which the job is to train on: "
-            f"unset {_LOAD}, or name another TPU with --tpu"
+            f"{_LOAD}=0 keeps TensorFlow from this machine's TPU, on which the training would "
+            f"run; unset {_LOAD}, or name another TPU with --tpu"
         )
     library = environ.get(_PLUG_IN_LIBRARY)
     if library and not Path(library).exists():
         raise InputError(
-            f"{_PLUG_IN_LIBRARY}={library!r} does not exist: unset it if tensorflow-tpu is "
-            "installed by pip, which brings libtpu along, else give the path of libtpu.so"
+            f"{_PLUG_IN_LIBRARY}={library!r} does not exist; unset it if pip installed "
+            "tensorflow-tpu, which includes libtpu, else set the path of libtpu.so"
         )

@@ -270,7 +270,7 @@ def unknown_tpu(flag: str, name: str) -> str:
         smallest.setdefault(tpu.family, tpu.name)
     hint = suggest(name, tpus()).replace("; see --help for all names", "")
     known = ", ".join(smallest.values())
-    return f"--{flag}={name}: no such TPU type{hint}; the smallest of each generation are {known}"
+    return f"--{flag}={name}: unknown TPU type{hint}; the smallest of each generation are {known}"
 
 
 def _tpu(name: str, facts: Mapping[str, Any], chip: Mapping[str, Any]) -> Tpu:
@@ -414,7 +414,7 @@ class Answer:
         return part * self.accumulation * self.replicas
 
     def as_json(self, examples: int | None = None) -> dict[str, Any]:
-        """Return all figures; docs/compile.md names the fields and says what stands behind each.
+        """Return all figures; docs/sizing.md names the fields and says what stands behind each.
 
         Args:
             examples: The number of an epoch's examples, if it is known.

@@ -69,8 +69,8 @@ def compile_program(
                 return work.wait(child, limit, full, progress)
             except TimeoutError:
                 raise TrainingError(
-                    f"the compiler was stopped: {program.name!r} took longer than {limit:.0f} s; "
-                    "try a smaller program, or a machine with less other work"
+                    f"the compiler was stopped, because {program.name!r} took longer than "
+                    f"{limit:.0f} s; try a smaller program, or a machine that is less busy"
                 ) from None
 
 
@@ -144,15 +144,15 @@ class _Compilation:
         limit: int | None = (self._json("topology.json") or {}).get("limit_bytes")
         if limit is None:
             raise InputError(
-                f"{libtpu.name} does not say how much memory a core of {topology.accelerator_type} "
-                "has: pip install --upgrade libtpu"
+                f"{libtpu.name} doesn't report the memory of a core of "
+                f"{topology.accelerator_type}: pip install --upgrade libtpu"
             )
         try:
             return read_report(self.dump, self.program, topology, libtpu.name, limit, error)
         except (ValueError, KeyError, IndexError) as problem:
             raise TrainingError(
-                f"the report of {libtpu.name} can't be read ({problem}): this package knows those "
-                "of 0.0.21 and 0.0.52; pip install libtpu==0.0.52"
+                f"the report of {libtpu.name} can't be read ({problem}); this package reads those "
+                "of 0.0.21 and 0.0.52: pip install libtpu==0.0.52"
             ) from problem
 
     def _json(self, name: str) -> dict[str, Any] | None:
@@ -233,7 +233,7 @@ _DISTRIBUTIONS = {
 # Programs of this TensorFlow end this libtpu and older ones: "unique_id < INT32_MAX".
 _NEW_TENSORFLOW, _OLD_LIBTPU = (2, 21), (0, 0, 21)
 _UPGRADE = (
-    "pip install --upgrade libtpu (Python 3.10 gets none newer than 0.0.21: use 3.11 or later)"
+    "pip install --upgrade libtpu (Python 3.10 has none newer than 0.0.21; use 3.11 or later)"
 )
 
 
@@ -259,8 +259,8 @@ def find_libtpu() -> Libtpu:
     system, machine = platform.system(), platform.machine()
     if (sys.platform, machine) != ("linux", "x86_64"):
         raise InputError(
-            f"Google's TPU compiler, libtpu, exists for Linux x86-64 only and this is {system} "
-            f"{machine}: compile in a container (docker run --platform linux/amd64 python:3.11) "
+            f"Google's TPU compiler, libtpu, exists for Linux x86-64 only, and this is {system} "
+            f"{machine}; compile in a container (docker run --platform linux/amd64 python:3.11) "
             "or in a CI job"
         )
     found = importlib.util.find_spec("libtpu")
@@ -294,7 +294,7 @@ def machine_problems(*, lowers: bool) -> Iterator[str]:
     """Yield what this machine lacks to compile, with the cure; TensorFlow, if it `lowers` a job."""
     if lowers and importlib.util.find_spec("tensorflow") is None:
         yield (
-            "TensorFlow is not installed, which makes the program to compile: pip install "
+            "TensorFlow, which creates the program to compile, is not installed: pip install "
             f"'tpu-stack-training[cpu,compile]' [{NO_TENSORFLOW}]"
         )
     try:
@@ -306,7 +306,7 @@ def machine_problems(*, lowers: bool) -> Iterator[str]:
     new = tensorflow and _numbers(tensorflow) >= _NEW_TENSORFLOW
     if new and _numbers(libtpu.version)[:3] <= _OLD_LIBTPU:
         yield (
-            f"{libtpu.name} is older than TensorFlow {tensorflow} and ends when it reads its "
+            f"{libtpu.name} is older than TensorFlow {tensorflow} and crashes when it reads its "
             f"programs: {_UPGRADE}"
         )
 
@@ -333,14 +333,14 @@ def crashed(libtpu: Libtpu, program: facts.Program, code: int, log: str) -> Trai
         )
     if code == -signal.SIGKILL:
         return TrainingError(
-            f"the compiler was killed (SIGKILL) while it compiled {program.name!r}, as systems do "
-            "when memory runs out: ResNet-50 and BERT-base take up to 4 GB with code generation "
-            "and 0.5 GB with --quick; free some, or compile on a larger machine"
+            f"the compiler was killed (SIGKILL) while it compiled {program.name!r}, which happens "
+            "when memory runs out; ResNet-50 and BERT-base take up to 4 GB with code generation, "
+            "and 0.5 GB with --quick; free memory, or compile on a larger machine"
         )
     ending = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     return TrainingError(
         f"{libtpu.name} crashed on {program.name!r}: it ended {ending}"
-        + (f" [{reason}]" if reason else " without a word")
+        + (f" [{reason}]" if reason else " without a message")
         + "; try another version: pip install libtpu==VERSION"
     )
 
@@ -351,7 +351,7 @@ def refused(
     """Return the error for an answer that is no compiled program."""
     tpu = topology.accelerator_type
     if words := answer.get("topology_error"):
-        return InputError(f"libtpu knows no TPU {tpu} ({topology.name}): {_short(words)}")
+        return InputError(f"libtpu doesn't know the TPU {tpu} ({topology.name}): {_short(words)}")
     if (devices := answer.get("too_few_devices")) is not None:
         return InputError(
             f"{program.name!r} is for {program.replicas * program.partitions} cores "

@@ -363,10 +363,10 @@ _NODE = re.compile(r"\{\{node (?P<name>[^}]+)\}\}")
 # TensorFlow's documentation of automatic outside compilation:
 # https://www.tensorflow.org/api_docs/python/tf/config/set_soft_device_placement
 _CURE = (
-    "replace it, or move it to the input pipeline; on a TPU, TensorFlow refuses the step or leaves "
-    "the TPU for the host in each one"
+    "replace it, or move it to the input pipeline; on a TPU, TensorFlow refuses the step, or "
+    "returns to the host in each one"
 )
-_FIXED = "give it a size that does not depend on the data"
+_FIXED = "use a size that doesn't depend on the data"
 
 
 class Refusal(NamedTuple):
@@ -392,8 +392,8 @@ def untraceable(name: str, error: Exception) -> LoweringError:
     reason = " ".join(str(error).split("\n")[-1].split()) or "no message"
     said = _placed(line_of_error(error), f"{type(error).__name__}: {reason}")
     return LoweringError(
-        f"the {_STEPS[name]} can't be made a graph: {said}; "
-        "shapes and Python's own values must be known before the step runs"
+        f"the {_STEPS[name]} can't become a graph: {said}; shapes and Python values must be known "
+        "before the step runs"
     )
 
 
@@ -421,7 +421,9 @@ def _without_kernel(graph: tf.Graph, sources: Sources) -> list[Refusal]:
 def _explain(error: Exception, sources: Sources) -> Refusal:
     text = str(error)
     if constant := _CONSTANT.search(text):
-        needs = f"needs its input {constant['input']} before the step runs, which computes it"
+        needs = (
+            f"needs its input {constant['input']} before the step runs, but the step computes it"
+        )
         where = sources.where(constant["name"])
         return Refusal(_placed(where, f"{constant['type']} {needs}"), _FIXED)
     node = _NODE.search(text)

@@ -93,8 +93,8 @@ def make_in_child(make: Callable[[], Program]) -> Program:
     except EOFError:
         process.join()
         raise errors.TrainingError(
-            f"TensorFlow ended with exit code {process.exitcode} while it made the program to "
-            "compile; --debug shows its last words"
+            f"TensorFlow ended with exit code {process.exitcode} while it created the program to "
+            "compile; --debug shows its last messages"
         ) from None
     finally:
         process.kill()
@@ -165,7 +165,7 @@ _MLIR_TEXT = re.compile(rb"\s*(//|#|module\b|\"builtin\.module\"|func\.func\b|!)
 _COUNT = re.compile(rb"mhlo\.num_(replicas|partitions) = (\d+)")
 # What bytecode has of a program that is divided among cores, of JAX' two partitioners.
 _DIVIDED = re.compile(rb"sdy\.sharding|mhlo\.sharding|manual_computation")
-_PAGE = "see training/docs/compile-frameworks.md"
+_PAGE = "see docs/sizing.md#compile-a-step-of-jax-or-pytorch"
 
 
 def read_program(file: str) -> Program:
@@ -184,13 +184,11 @@ def read_program(file: str) -> Program:
     if content.startswith(_MLIR_BYTECODE):
         if _DIVIDED.search(content):
             raise errors.InputError(
-                f"--stablehlo={file} is divided among cores, and its bytecode does not say how "
-                f"many: write it as text, as by `exported.mlir_module()`; {_PAGE}"
+                f"--stablehlo={file} is divided among cores, and its bytecode doesn't show how "
+                f"many; write it as text, for example with `exported.mlir_module()`; {_PAGE}"
             )
     elif not _MLIR_TEXT.match(content):
-        raise errors.InputError(
-            f"--stablehlo={file} is neither MLIR's text nor its bytecode; {_PAGE}"
-        )
+        raise errors.InputError(f"--stablehlo={file} is neither MLIR text nor bytecode; {_PAGE}")
     counts = {name: int(count) for name, count in _COUNT.findall(content)}
     replicas, partitions = (counts.get(name, 1) for name in (b"replicas", b"partitions"))
     return Program(path.name, content, "mlir", replicas, partitions=partitions)

@@ -115,7 +115,7 @@ def sources_digest() -> str:
 
 
 def read_manifest(directory: str) -> manifests.Manifest:
-    """Return the manifest of the data set in `directory`; its files need not be there.
+    """Return the manifest of the dataset in `directory`; its files need not be there.
 
     Loads TensorFlow for a gs:// URL only.
 
@@ -132,14 +132,14 @@ def read_manifest(directory: str) -> manifests.Manifest:
         text = local.read_text(encoding="utf-8") if local.is_file() else None
     if text is None:
         raise DataError(
-            f"--data={directory}: contains no {manifests.FILE_NAME}; write the data set with "
+            f"--data={directory}: contains no {manifests.FILE_NAME}; convert the data with "
             "`tpu-training data convert`, or describe the data with --shape and --classes"
         )
     return manifests.parse_manifest(text, path)
 
 
 def described_data(shape: str, classes: int, vocabulary: int = 0) -> manifests.Manifest:
-    """Return the manifest of a data set without files, which `--shape` and its kin describe.
+    """Return the manifest of a dataset without files, which `--shape` and its kin describe.
 
     Args:
         shape: HEIGHTxWIDTHxCHANNELS of an image, or the number of a text's tokens.
@@ -161,11 +161,13 @@ def described_data(shape: str, classes: int, vocabulary: int = 0) -> manifests.M
         problems.append(f"--classes={classes}: must be at least 1")
     if text and vocabulary < 1:
         problems.append(
-            f"--vocabulary={vocabulary}: a text of --shape={shape} tokens needs the size of its "
+            f"--vocabulary={vocabulary}: a text of --shape={shape} tokens needs the size of the "
             "vocabulary, such as --vocabulary=30522"
         )
     if image and vocabulary:
-        problems.append(f"--vocabulary={vocabulary}: images of --shape={shape} have none; omit it")
+        problems.append(
+            f"--vocabulary={vocabulary}: images of --shape={shape} have no vocabulary; omit it"
+        )
     if problems:
         raise InputError("; ".join(problems))
     sizes = tuple(int(size) for size in shape.split("x"))
@@ -249,7 +251,7 @@ def answers(
     show, request = session.show, session.request
 
     def probe(examples: int) -> Compiled:
-        show(_EVALUATED, f"searching the largest batch: {examples} examples a replica")
+        show(_EVALUATED, f"searching for the largest batch: {examples} examples a replica")
         return session.train(tpu, programs, examples)
 
     show(_TRACED, "compiling the step")
@@ -437,7 +439,7 @@ def cached(
         tpu: The TPU type.
         model: The model's name, or the path of a user's file, which is read but not run.
         given: The parameters that the job gives, of its command line and its --config.
-        manifest: The job's data set; see `read_manifest`.
+        manifest: The job's dataset; see `read_manifest`.
     """
     if tpu not in tpus() or (model.endswith(".py") and not Path(model).is_file()):
         return None
@@ -512,7 +514,7 @@ def load_entry(key: str, kind: type[T]) -> T | None:
     except OSError:
         return None
     except records.Unreadable as error:
-        logger.warning("compile: %s can't be read (%s): compile again", path, error)
+        logger.warning("compile: %s can't be read (%s); compiling again", path, error)
         return None
 
 
@@ -527,4 +529,4 @@ def save_entry(key: str, entry: Any) -> None:
             unfinished.write_bytes(records.dump(entry))
             unfinished.replace(folder / f"{key}.json")
     except OSError as error:
-        logger.warning("compile: the answer is not kept in %s (%s)", folder, error.strerror)
+        logger.warning("compile: the answer was not stored in %s (%s)", folder, error.strerror)

@@ -6,6 +6,7 @@ Each figure says what stands behind it (bound, compiled, estimate), as no TPU ha
 import math
 from collections.abc import Iterator, Sequence
 
+from tpu_core import words
 from tpu_training.compile import answer as facts
 
 # Of the first column, which says what a line is about; lines that explain it leave it empty.
@@ -39,11 +40,12 @@ def _memory_lines(answer: facts.Answer) -> Iterator[str]:
     if answer.part_batch_size:
         parts = f", in {answer.accumulation} parts" if answer.accumulation > 1 else ""
         yield (
-            f"{answer.tpu}: {answer.replicas} replicas, a batch of {answer.global_batch_size:,} "
-            f"in all, {answer.part_batch_size} a replica at a time{parts}"
+            f"{answer.tpu}: {words.plural(answer.replicas, 'replica')}, a batch of "
+            f"{answer.global_batch_size:,} in all, {answer.part_batch_size} a replica at a time"
+            f"{parts}"
         )
     else:
-        yield f"{answer.tpu}: a program for {_counted(answer.replicas, 'replica')}"
+        yield f"{answer.tpu}: a program for {words.plural(answer.replicas, 'replica')}"
     yield from _need("memory", answer.train)
     for usage in answer.train.usage:
         yield _row("", f"{size(usage.bytes):>10}  {usage.kind}")
@@ -59,15 +61,15 @@ def _step_lines(answer: facts.Answer, examples: int | None) -> Iterator[str]:
     if costs is None:
         return
     least = facts.bound(costs, answer.facts)
-    yield _row("step", f"at least {milliseconds(least.seconds)} (bound, by {least.limit})")
+    yield _row("step", f"at least {words.duration(least.seconds)} (bound, by {least.limit})")
     yield _row(
         "",
-        f"{costs.flops / 1e12:.3g} TFLOP, {costs.hbm_bytes / 1e9:.3g} GB of HBM traffic a replica; "
+        f"{metric(costs.flops, 'FLOP')}, {metric(costs.hbm_bytes, 'B')} of HBM traffic a replica; "
         f"at most {least.utilisation:.0%} of the chip's peak",
     )
     if costs.remat_instructions:
         yield _row(
-            "", f"{_counted(costs.remat_instructions, 'result')} computed again to save memory"
+            "", f"{words.plural(costs.remat_instructions, 'result')} computed again to save memory"
         )
     yield from _padding(costs)
     if examples and answer.part_batch_size:
@@ -93,7 +95,9 @@ def _estimate_lines(answer: facts.Answer) -> Iterator[str]:
         rate = ""
         if answer.part_batch_size:
             rate = f", {answer.global_batch_size / seconds:,.0f} examples/s"
-        yield _row("estimate", f"{milliseconds(seconds)} a step{rate} (the compiler's cost model)")
+        yield _row(
+            "estimate", f"{words.duration(seconds)} a step{rate} (the compiler's cost model)"
+        )
     if facts.is_below_bound(answer.train, answer.facts):
         yield _row("", "below the bound: it counts no copies from HBM that overlap computations")
 
@@ -119,16 +123,15 @@ def size(count: float) -> str:
     return f"{math.ceil(count / 1024)} KiB"
 
 
-def milliseconds(seconds: float) -> str:
-    """Return a time with three digits."""
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+def metric(value: float, unit: str) -> str:
+    """Return a quantity with the prefix that suits it: `3.07 TFLOP`, `210 MFLOP`."""
+    power = min(int(math.log10(max(value, 1)) / 3), 5)
+    return f"{value / 1000**power:.3g} {('', *'kMGTP')[power]}{unit}"
 
 
 def dollars(amount: float | None) -> str:
-    """Return a price, or a dash where Google lists none; of cents two digits."""
-    if amount is None:
-        return "–"
-    return f"${amount:,.2f}" if amount >= 0.1 else f"${amount:.2g}"
+    """Return a price, or a dash where Google lists none."""
+    return "–" if amount is None else words.money(amount)
 
 
 def _comparison(answer: facts.Answer, examples: int | None) -> tuple[str, ...]:
@@ -142,10 +145,10 @@ def _comparison(answer: facts.Answer, examples: int | None) -> tuple[str, ...]:
         size(answer.train.needed_bytes),
         size(answer.train.limit_bytes),
         "yes" if answer.train.fits else "NO",
-        milliseconds(least.seconds) if least else "–",
+        words.duration(least.seconds) if least else "–",
         least.limit if least else "–",
         dollars(tpu.on_demand.hour if tpu.on_demand else None),
-        _duration(whole.seconds) if whole else "–",
+        words.duration(whole.seconds) if whole else "–",
         dollars(whole.on_demand if whole else None),
         dollars(whole.spot if whole else None),
     )
@@ -188,15 +191,9 @@ def _epoch(answer: facts.Answer, least: facts.Bound, examples: int) -> Iterator[
     ]
     cost = ", ".join(prices) or "Google lists no price"
     yield _row(
-        "epoch", f"{examples:,} examples take at least {_duration(found.seconds)} (bound): {cost}"
+        "epoch",
+        f"{examples:,} examples take at least {words.duration(found.seconds)} (bound): {cost}",
     )
-
-
-def _duration(seconds: float) -> str:
-    """Return seconds, minutes or hours."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"
 
 
 def _buffer(buffer: facts.Buffer) -> str:
@@ -210,10 +207,6 @@ def _buffer(buffer: facts.Buffer) -> str:
 
 def _row(title: str, text: str) -> str:
     return f"{title.ljust(_WIDTH)}{text}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def misfit(answer: facts.Answer) -> str | None:

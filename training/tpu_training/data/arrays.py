@@ -25,7 +25,7 @@ _FEATURES = "bytes (examples, height, width[, channels]), token ids (examples, l
 def source_of_arrays(
     name: str, splits: Mapping[str, Split], class_names: Sequence[str]
 ) -> source.Source:
-    """Return the data set in `splits`, `train` and `test`; see tpu_training.write_data.
+    """Return the dataset in `splits`, `train` and `test`; see tpu_training.write_data.
 
     Raises:
         DataError: Features or targets have a wrong shape or type; the message names the split.
@@ -44,7 +44,7 @@ def source_of_arrays(
         if split != "train":
             found, made[split] = _targets_of(split, values, features[split])
             if found != targets or made[split].shape[1:] != wanted.shape[1:]:
-                raise DataError(f"{split}: holds {found} to learn, train {targets}")
+                raise DataError(f"{split}: has {found} to learn, but train has {targets}")
     # Of all splits: the highest class may be missing in one of them, even in train.
     classes = max(_classes(targets, array) for array in made.values())
     if class_names and len(class_names) != classes:
@@ -75,7 +75,7 @@ def _features(split: str, values: Any) -> Array:
     if not len(array) or not (image or ids or text):
         raise DataError(f"{split}: features are {_described(array)}; expected {_FEATURES}")
     if ids and array.min() < 0:
-        raise DataError(f"{split}: a token id is {array.min()}; they start at 0, which is padding")
+        raise DataError(f"{split}: a token id is {array.min()}; ids start at 0, which is padding")
     return array.astype(np.int64) if ids else array
 
 
@@ -91,8 +91,8 @@ def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
     if not kind or (kind == specs.LABELS and array.max() > 1):
         raise DataError(
             f"{split}: targets are {_described(array)}; expected whole numbers (examples,) for "
-            "classes, 0 and 1 (examples, labels) for labels, numbers with a point for regression, "
-            "or a class for each token or pixel"
+            "classes, 0 and 1 (examples, labels) for labels, floating-point numbers for "
+            "regression, or a class for each token or pixel"
         )
     if kind == specs.NUMBERS:
         if not np.isfinite(array).all():
@@ -146,7 +146,7 @@ def _load(directory: Path, prefix: str) -> source.Examples:
     if len(images) != len(labels):
         raise DataError(
             f"{labels_path}: {len(labels)} labels for the {len(images)} images of "
-            f"{images_path.name}; the two files do not match"
+            f"{images_path.name}; the two files don't match"
         )
     source.check_labels({prefix: labels}, _CLASSES, str(labels_path))
     return source.pick(np.arange(len(labels)), str, images[..., np.newaxis].__getitem__, labels)
@@ -176,7 +176,8 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     if content[:_HEADER_BYTES] != magic:
         raise DataError(
             f"{path}: magic number {content[:_HEADER_BYTES].hex() or 'missing'}, expected "
-            f"{magic.hex()} (unsigned bytes in {dimensions} dimensions); is it the right file?"
+            f"{magic.hex()} (unsigned bytes in {dimensions} dimensions); check that it is the "
+            "right file"
         )
     start = _HEADER_BYTES + 4 * dimensions
     shape = tuple(np.frombuffer(content[_HEADER_BYTES:start], dtype=">u4").astype(int).tolist())
@@ -185,7 +186,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     if len(shape) != dimensions or len(content) != expected:
         raise DataError(
             f"{path}: {len(content)} bytes, expected {expected} for the shape {shape} in its "
-            "header; the file is incomplete or damaged, download it again"
+            "header; the file is incomplete or damaged; download it again"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 

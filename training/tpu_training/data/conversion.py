@@ -33,7 +33,7 @@ VOCABULARY_FILE = "vocabulary.txt"
 DIGITS = "digits"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 # Files are read whole (data/shards.py), so small ones mix better, and many serve many hosts:
-# up to 512 of them, of 2 to 16 MiB. The largest data sets have larger ones.
+# up to 512 of them, of 2 to 16 MiB. The largest datasets have larger ones.
 _SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
 # All are open at once, with some others. macOS allows a process 10,240.
 _MOST_OPEN, _OTHER_FILES = 8192, 256
@@ -121,7 +121,7 @@ def _vocabulary(data: Source, storage: Storage) -> list[str]:
     if storage.vocabulary is None:
         texts = (str(example.feature) for example in data.splits["train"].read())
         tokens = learn_vocabulary(texts, storage.vocabulary_size)
-        logger.info("data: made a vocabulary of %d tokens", len(tokens))
+        logger.info("data: collected a vocabulary of %d tokens", len(tokens))
         return tokens
     path = Path(storage.vocabulary)
     try:
@@ -176,12 +176,12 @@ def load_source(name: str, options: Options) -> Source:
         if matches(path):
             return load(path, options)
     raise InputError(
-        f"--source={name}: unknown format; expected a folder with MNIST's four IDX files, a "
-        "folder with one folder of images per class (or train/ and test/ with such), a folder "
-        "with images/ and masks/, a CSV file or a folder with train.csv and test.csv, a .txt file "
-        "for a language model, Parquet files, WebDataset's tar files, a version's folder of "
-        "TensorFlow Datasets, or tfds:NAME, a Python file with a function dataset(split, context), "
-        "or the word digits"
+        f"--source={name}: unknown format; expected a folder with MNIST's four IDX files, with "
+        "one folder of images per class (or train/ and test/ with such), or with images/ and "
+        "masks/; a CSV file or a folder with train.csv and test.csv; a .txt file for a language "
+        "model; Parquet files; WebDataset's tar files; a version's folder of TensorFlow "
+        "Datasets, or tfds:NAME; a Python file with a function dataset(split, context); or the "
+        "word digits"
     )
 
 
@@ -195,7 +195,7 @@ def refuse_used(directory: Path) -> None:
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
     if names:
         what = f"is not empty ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-        raise InputError(f"--output={directory}: {what}; give a new folder, or remove this one")
+        raise InputError(f"--output={directory}: {what}; choose a new folder, or remove this one")
 
 
 @contextmanager
@@ -253,13 +253,13 @@ def write_split(
         counts = _deal(chain(first, rows), unfinished)
     if sum(counts) != examples.count:
         raise DataError(
-            f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
-            f"announced {examples.count}"
+            f"{directory / prefix}: the source has {sum(counts)} examples, but announced "
+            f"{examples.count}"
         )
     written = []
     for path, final, count in zip(unfinished, paths, counts, strict=True):
         size = path.replace(final).stat().st_size
-        # In pieces: a file of the largest data sets has hundreds of MiB.
+        # In pieces: a file of the largest datasets has hundreds of MiB.
         written.append(DataFile(final.name, count, size, files.sha256(str(final))))
     return Split(examples.count, tuple(written))
 
@@ -359,8 +359,8 @@ class Images:
         if max(image.shape[:2]) > LARGEST_IMAGE and not self._warned:
             self._warned = True
             logger.warning(
-                "data: %s has %dx%d pixels; every epoch decodes images wider or higher than %d in "
-                "full size: scale them down first",
+                "data: %s has %dx%d pixels; every epoch decodes images wider or higher than %d "
+                "at full size; scale them down first",
                 *(place, image.shape[1], image.shape[0], LARGEST_IMAGE),
             )
         if isinstance(feature, bytes) and self.encoding == manifest.ENCODED:

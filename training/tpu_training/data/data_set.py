@@ -1,4 +1,4 @@
-"""Open a data set in a directory or bucket, or that of a user's function, and check it."""
+"""Open a dataset in a directory or bucket, or that of a user's function, and check it."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from tpu_training.errors import DataError, InputError
 
 @dataclass(frozen=True)
 class DataSet:
-    """A complete data set in `directory`, a path or gs:// URL.
+    """A complete dataset in `directory`, a path or gs:// URL.
 
     Attributes:
         held: The numbers of the records in each training file that are held out; the manifest
@@ -73,7 +73,7 @@ def open_data(directory: str) -> DataSet:
     if text is None:
         raise manifests.no_manifest(directory)
     data = DataSet(directory, manifests.parse_manifest(text, path))
-    # Sizes find an interrupted copy in one request; checksums would read the whole data set.
+    # Sizes find an interrupted copy in one request; checksums would read the whole dataset.
     sizes, problems = files.sizes(directory), []
     for file in stored_files(data):
         if file.name not in sizes:
@@ -102,18 +102,18 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
         except (tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
             raise InputError(
                 f"--data={data.directory}: is on this machine, where the worker at "
-                f"{cluster.endpoint} can't read it; copy it to a bucket that both can read, "
-                "and give its gs:// URL"
+                f"{cluster.endpoint} can't read it; copy it to a bucket that both can read, and "
+                "pass its gs:// URL"
             ) from error
 
 
 def open_given(data: str, seed: int) -> DataSet:
-    """Return the data set that --data names: of a function in a file, or in a directory."""
+    """Return the dataset that --data names: of a function in a file, or in a directory."""
     return open_function(data, seed) if manifests.is_function(data) else open_data(data)
 
 
 def open_function(path: str, seed: int) -> DataSet:
-    """Return the data set of the function in the file `path`, each split as if it were one file.
+    """Return the dataset of the function in the file `path`, each split as if it were one file.
 
     Raises:
         InputError: The function fails, or its examples can't be trained on; with FILE:LINE.

@@ -40,7 +40,7 @@ def read_json(path: str) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path) or "{}")
     except ValueError:
-        logger.warning("%s is no JSON; it counts as empty", path)
+        logger.warning("%s is not JSON and counts as empty", path)
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -58,7 +58,7 @@ def check_bucket(path: str, flag: str) -> None:
     except tf.errors.NotFoundError as error:
         bucket = path.removeprefix("gs://").partition("/")[0]
         raise InputError(
-            f"{flag}={path}: there is no bucket {bucket}; create it or correct the name"
+            f"{flag}={path}: there is no bucket {bucket}; create it, or correct the name"
         ) from error
 
 

@@ -34,7 +34,7 @@ _FEATURES = (
     "bytes (height, width, channels), the content of a JPEG or PNG file, or token ids (length,)"
 )
 _TARGETS = (
-    "a whole number for a class, 0 and 1 (labels,), numbers with a point, or a class for each "
+    "a whole number for a class, 0 and 1 (labels,), floating-point numbers, or a class for each "
     "token or pixel"
 )
 _BATCH = 1024
@@ -114,7 +114,7 @@ class LiveFunction:
     examples: Mapping[str, int]
 
     def epoch(self, split: str, seed: int, epoch: int | tf.Tensor) -> tf.data.Dataset:
-        """Return features and targets of one epoch of `split`, as a data set's files give them."""
+        """Return features and targets of one epoch of `split`, as a dataset's files give them."""
         return self.as_announced(self.function.in_graph(split, seed_of(seed, epoch)), split)
 
     def as_announced(self, rows: tf.data.Dataset, split: str) -> tf.data.Dataset:
@@ -194,14 +194,16 @@ def explain(error: tf.errors.OpError, place: str) -> DataError | None:
     """Return what to tell of examples that are not as the look found them; else None."""
     text = str(error.message)
     if count := _COUNT.search(text):
-        problem = f"gave {count[2]} examples in an epoch, of {count[1]} that were announced"
+        problem = f"returned {count[2]} examples in an epoch, but announced {count[1]}"
     elif shape := _SHAPE.search(text):
-        problem = f"gave an example of the shape {shape[1]}, the first one has {shape[2]}"
+        problem = f"returned an example of the shape {shape[1]}, but the first one has {shape[2]}"
     elif outside := _RANGE.search(text):
         problem = f"gave {outside[0]}"
     else:
         return None
-    return DataError(f"{place}: {problem}; every epoch must have as many examples of the same form")
+    return DataError(
+        f"{place}: {problem}; every epoch must have the same number of examples in the same form"
+    )
 
 
 def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:
@@ -268,7 +270,8 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
 def _form(rows: tf.data.Dataset, place: str) -> Form:
     if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise DataError(
-            f"{place} never ends; leave out repeat(): the training reads it again in each epoch"
+            f"{place} never ends; remove repeat(), because the training reads it again in each "
+            "epoch"
         )
     with _named(place):
         first = next(iter(rows), None)
@@ -339,7 +342,7 @@ def _tops(
     known = form.targets in counted or function.class_names
     if count >= 0 and known and form.encoding != manifest.TOKENS:
         return count, 0, 0
-    logger.info("data: looking once through the examples of %s", place)
+    logger.info("data: reading the examples of %s once to count them", place)
 
     def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         token = tf.reduce_max(example[0]) if form.encoding == manifest.TOKENS else 0
@@ -389,8 +392,8 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
                         seen.append(checksum)
                     if checksum != seen[number]:
                         raise DataError(
-                            f"{place}: another pass gave another example {number}; draw all that "
-                            "is random from context.seed, and shuffle with a seed"
+                            f"{place}: another pass returned another example {number}; derive all "
+                            "randomness from context.seed, and shuffle with a seed"
                         )
                     label = int(target) if spec.targets == specs.CLASS else target
                     yield source.Example(f"{place}: example {number}", feature, label)

@@ -1,4 +1,4 @@
-"""What a data set holds, and which of its files is not what its manifest says.
+"""What a dataset holds, and which of its files is not what its manifest says.
 
 `data inspect` reads everything and sums it up. After a step that could not read a record, a
 training compares checksums, to name the file: TensorFlow mostly says only where in a file it was.
@@ -57,7 +57,7 @@ class SplitContent:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A data set whose files match its manifest."""
+    """A dataset whose files match its manifest."""
 
     manifest: Manifest
     splits: dict[str, SplitContent]
@@ -126,7 +126,7 @@ def _look(data: data_set.DataSet, name: str) -> SplitContent:
             sizes.append(batch_sizes)
     except tf.errors.InvalidArgumentError as error:
         raise DataError(
-            f"{data.directory}: split {name}: {describe(error)}; write the data set again"
+            f"{data.directory}: split {name}: {describe(error)}; convert the dataset again"
         ) from error
     every, expected = np.concatenate(sizes), manifest.spec.shape[:2]
     if manifest.encoding == ENCODED and all(expected) and (every != expected).any():
@@ -194,7 +194,9 @@ def _check(data: data_set.DataSet, file: DataFile) -> None:
     """Raise DataError if the content of `file` is not what was written."""
     path = f"{data.directory}/{file.name}"
     if files.sha256(path) != file.sha256:
-        raise DataError(f"{path}: its SHA-256 is not the manifest's; copy the data set there again")
+        raise DataError(
+            f"{path}: its SHA-256 differs from the manifest's; copy the dataset there again"
+        )
 
 
 def _is_of_data(error: tf.errors.OpError) -> bool:

@@ -1,4 +1,4 @@
-"""The manifest: a JSON file next to a data set's TFRecord files that describes them."""
+"""The manifest: a JSON file next to a dataset's TFRecord files that describes them."""
 
 import dataclasses
 import json
@@ -22,9 +22,9 @@ _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
 _FORMAT = 3
 SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
-# What a source or --data begins with that names a data set of TensorFlow Datasets.
+# What a source or --data begins with that names a dataset of TensorFlow Datasets.
 BY_NAME = "tfds:"
-_CURE = "write it again with `tpu-training data convert`"
+_CURE = "convert it again with `tpu-training data convert`"
 
 
 def is_function(data: str) -> bool:
@@ -44,7 +44,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """The files of one part of the data set: `train`, `test` or `validation`."""
+    """The files of one part of the dataset: `train`, `test` or `validation`."""
 
     examples: int
     files: tuple[DataFile, ...]
@@ -57,7 +57,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A data set of images or texts with a class or other targets each.
+    """A dataset of images or texts with a class or other targets each.
 
     Attributes:
         spec: The examples as stored; height and width are 0 if the images differ in size.
@@ -76,7 +76,7 @@ class Manifest:
         """Return the split called `name`. Raises DataError if there is none."""
         if name not in self.splits:
             raise DataError(
-                f"the data set {self.name} has no split {name}, only {', '.join(self.splits)}"
+                f"the dataset {self.name} has no split {name}, only {', '.join(self.splits)}"
             )
         return self.splits[name]
 
@@ -93,7 +93,7 @@ class Manifest:
             return dataclasses.replace(self.spec, shape=shape)
         if not all(self.spec.shape):
             raise InputError(
-                f"--image_size=0: the images of the data set {self.name} have different sizes; "
+                f"--image_size=0: the images of the dataset {self.name} have different sizes; "
                 "choose one to resize them to, such as --image_size=224"
             )
         return self.spec
@@ -116,15 +116,15 @@ class Manifest:
 
 
 def no_manifest(directory: str) -> DataError:
-    """Return the error for a `directory` that holds no data set."""
+    """Return the error for a `directory` that holds no dataset."""
     if directory.endswith((".py", ".parquet", ".tar")) or directory.startswith(BY_NAME):
         return DataError(
-            f"--data={directory}: is read by `tpu-training data convert --source={directory} "
-            "--output=DIRECTORY`; give the training that directory"
+            f"--data={directory}: must be converted: run `tpu-training data convert "
+            f"--source={directory} --output=DIRECTORY`, and pass that directory to the training"
         )
     return DataError(
-        f"--data={directory}: contains no {FILE_NAME}; write the data set with "
-        "`tpu-training data convert` and copy it there"
+        f"--data={directory}: contains no {FILE_NAME}; convert the data with `tpu-training data "
+        "convert`, and copy it there"
     )
 
 
@@ -150,11 +150,11 @@ def parse_manifest(text: str, path: str) -> Manifest:
     except KeyError as error:
         raise DataError(f"{path} has no field {error}; {_CURE}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is not a data set's manifest ({error}); {_CURE}") from error
+        raise DataError(f"{path} is not a dataset's manifest ({error}); {_CURE}") from error
     for name, split in manifest.splits.items():
         if split.examples != sum(file.examples for file in split.files) or not split.examples:
             raise DataError(
-                f"{path}: split {name} announces {split.examples} examples, its files "
+                f"{path}: split {name} announces {split.examples} examples, but its files "
                 f"{sum(file.examples for file in split.files)}; {_CURE}"
             )
     return manifest

@@ -26,7 +26,7 @@ def training_batches(
     """Return an endless source of (features, labels), reshuffled each epoch.
 
     The first batch is that of `first_step`, counted from 0. The examples of a step depend only on
-    the data set, the seed and the global batch size, so a resumed job reads the same examples, even
+    the dataset, the seed and the global batch size, so a resumed job reads the same examples, even
     on another number of replicas and hosts.
     """
 
@@ -43,7 +43,7 @@ def training_rows(
     manifest = data.manifest
     work = preprocessing.training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
-    # Three sources of batches and one preparation: a user's function, a data set that is kept in
+    # Three sources of batches and one preparation: a user's function, a dataset that is kept in
     # memory in its stored form, and files, which may be larger than any memory.
     if data.function:
         epoch = partial(data.function.epoch, TRAIN, params.seed)
@@ -112,7 +112,7 @@ def _evaluation_steps(data: data_set.DataSet, params: Params, split: str) -> int
 def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> shards.Plan:
     if hosts > batch:
         raise InputError(
-            f"a batch of {batch} examples has none for some of {hosts} hosts; enlarge it"
+            f"a batch of {batch} examples has none for some of {hosts} hosts; raise the batch size"
         )
     return shards.Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)
 
@@ -189,7 +189,7 @@ _PREFETCH_STEPS = 4
 
 
 def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
-    """Build the data set on the hosts that consume it and give each replica its rows.
+    """Build the dataset on the hosts that consume it and give each replica its rows.
 
     `build` returns a host's rows of each global batch.
     """
@@ -209,7 +209,7 @@ def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int)
 def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
     """Use one iterator for all replicas of a mirrored strategy; each takes its row of the batch.
 
-    TensorFlow's own distributed data set adds an iterator per replica, whose tuning threads on a
+    TensorFlow's own distributed dataset adds an iterator per replica, whose tuning threads on a
     remote worker delay the end of the job by up to a minute.
     """
 

@@ -21,7 +21,7 @@ def parse_examples(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Parse a batch of tf.train.Example into features and targets.
 
-    Features are unsigned byte images, int32 token ids, or strings if the data set stores encoded
+    Features are unsigned byte images, int32 token ids, or strings if the dataset stores encoded
     images. Targets are as the spec says: int32 classes unless it says otherwise. Parsing one
     example at a time would be several times slower. At run time a class outside the manifest's
     range raises InvalidArgumentError.
@@ -43,7 +43,7 @@ def parse_examples(
         return values, targets
     lowest, highest = _range(spec)
     in_range = tf.logical_and(targets >= lowest, targets <= highest)
-    message = f"a label is out of range in the data set {manifest.name}: {lowest} to {highest}"
+    message = f"a label is out of range in the dataset {manifest.name}: {lowest} to {highest}"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(in_range), [message])]):
         return values, tf.identity(targets)
 
@@ -155,7 +155,7 @@ def training_preprocessing(manifest: manifests.Manifest, params: Params) -> Prep
     """Add the augmentation of `params` to the preprocessing for evaluation.
 
     Raises:
-        InputError: The data set holds texts.
+        InputError: The dataset holds texts.
     """
     spec = manifest.input_spec(params.image_size)
     plain = evaluation_preprocessing(manifest, params)
@@ -163,8 +163,8 @@ def training_preprocessing(manifest: manifests.Manifest, params: Params) -> Prep
         return plain
     if spec.kind != "image":
         raise InputError(
-            f"--augmentation={params.augmentation}: is for images, but the data set "
-            f"{manifest.name} holds texts; omit it"
+            f"--augmentation={params.augmentation}: is for images, but the dataset "
+            f"{manifest.name} has texts; omit it"
         )
     if spec.targets == specs.MASK:
         return _with_masks(manifest, params.augmentation, plain, spec)

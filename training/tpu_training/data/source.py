@@ -49,7 +49,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be read; `kind` is `image` or `text`.
+    """A dataset that can be read; `kind` is `image` or `text`.
 
     `targets` says what an example's label is, one of tpu_training.models.spec.TARGETS. Where texts
     are token ids already, `vocabulary` is their number, and `tokens` are their names if they have
@@ -71,7 +71,7 @@ class Options:
     """The user's options for reading the source.
 
     Attributes:
-        name: The data set's name; None derives it from the source.
+        name: The dataset's name; None derives it from the source.
         feature: The column of the features, if the source has columns.
         label: The column of the labels, likewise.
         test_fraction: The part of the examples for testing if the source has no test split.
@@ -179,7 +179,7 @@ def _part(count: int, split: str, fraction: float, what: str) -> int:
     if not 0 < part < count:
         raise InputError(
             f"--{split}-fraction={fraction:g}: splits the {count} {what} into {count - part} for "
-            f"training and {part} for {split}; both need some"
+            f"training and {part} for {split}; both need at least one"
         )
     return part
 
@@ -207,7 +207,7 @@ def with_validation(source: Source, options: Options) -> Source:
         return source
     if "validation" in source.splits:
         raise InputError(
-            f"--validation-fraction={fraction:g}: {source.name} has a split validation already; "
+            f"--validation-fraction={fraction:g}: {source.name} already has a split validation; "
             "omit it"
         )
     count = _part(train.count, "validation", fraction, f"training examples of {source.name}")
@@ -318,7 +318,7 @@ def check_labels(splits: dict[str, npt.NDArray[np.int64]], classes: int, place: 
 def _why_wrong(label: str, numeric: bool) -> str:
     """Say what is wrong with `label`, if anything; `numeric` is whether all are numbers."""
     if label.lower() in _EMPTY:
-        return "the label is empty; fill it in or remove the row"
+        return "the label is empty; fill it in, or remove the row"
     number = number_in(label)
     if numeric and number is not None and (number < 0 or not number.is_integer()):
         return f"label {label}; labels must be whole numbers from 0, or words"

@@ -88,8 +88,8 @@ def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
         return {_TRAIN: files}
     if unnamed := [file for file, split in named.items() if split is None]:
         raise DataError(
-            f"{unnamed[0]}: its name begins with none of {_TRAIN}, {', '.join(_OTHERS)}, as others "
-            "there do; rename or remove it"
+            f"{unnamed[0]}: its name must begin with {_TRAIN}, {' or '.join(_OTHERS)}, like "
+            "others there; rename or remove it"
         )
     if _TRAIN not in named.values():
         raise DataError(f"{path}: contains no file whose name begins with {_TRAIN}")
@@ -386,7 +386,7 @@ def image_content(value: Any, root: Path, place: str) -> bytes:
     sources.refuse_outside((path,), root)
     if path.is_file():
         return path.read_bytes()
-    raise DataError(f"{place}: holds no image")
+    raise DataError(f"{place}: contains no image")
 
 
 def _columns(files: Files) -> list[str]:
@@ -456,9 +456,9 @@ def _pixels(
         if len(wrong):
             row = int(wrong[0])
             raise DataError(
-                f"{place(row)}: column {name} has {table[name][row]!r}; features are pixels, whole "
-                "numbers from 0 to 255, or the text column that --feature names; --target names "
-                "columns of numbers to learn"
+                f"{place(row)}: column {name} has {table[name][row]!r}; expected pixels, whole "
+                "numbers from 0 to 255; name a column of texts with --feature, and columns of "
+                "numbers to learn with --target"
             )
         pixels[:, number] = values
     return pixels.reshape(-1, *shape)

@@ -18,7 +18,7 @@ from tpu_training.models.params import Params
 if TYPE_CHECKING:
     from tpu_training.data.data_set import DataSet
 
-# What evaluations before the end take where the data set has no split of its own for them.
+# What evaluations before the end take where the dataset has no split of its own for them.
 _DEFAULT_FRACTION = 0.1
 _Numbers = npt.NDArray[np.uint64]
 
@@ -27,13 +27,13 @@ def with_fraction(params: Params, manifest: Manifest) -> Params:
     """Return `params` with the part of the training examples to hold out; 0 for none.
 
     Raises:
-        InputError: The data set has a split `validation` already, a part would be empty, or there
+        InputError: The dataset has a split `validation` already, a part would be empty, or there
             is patience without evaluations.
     """
     if params.patience and not params.evaluation_interval:
         raise InputError(
-            f"--patience={params.patience}: counts evaluations, of which there are none between "
-            "the loops; give --evaluation_interval=STEPS too"
+            f"--patience={params.patience}: counts evaluations during the training, but there are "
+            "none; also pass --evaluation_interval=STEPS"
         )
     return dataclasses.replace(params, validation_fraction=_fraction(params, manifest))
 
@@ -44,9 +44,9 @@ def _fraction(params: Params, manifest: Manifest) -> float:
     if VALIDATION in manifest.splits:
         if fraction:
             raise InputError(
-                f"--validation_fraction={fraction:g}: the data set {manifest.name} has a split "
+                f"--validation_fraction={fraction:g}: the dataset {manifest.name} has a split "
                 f"{VALIDATION} of {manifest.split(VALIDATION).examples} examples; omit it to use "
-                "that one"
+                "that split"
             )
         return 0.0
     if not fraction and params.evaluation_interval:
@@ -64,9 +64,9 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
     # A function has no numbered records, and another epoch may give others.
     if data.function:
         raise InputError(
-            f"--data={data.directory}: evaluations between the loops (--evaluation_interval, "
-            "--validation_fraction) need examples for them; let the function return some for the "
-            f"split {VALIDATION}, as none of its training examples can be held out"
+            f"--data={data.directory}: evaluations during the training (--evaluation_interval, "
+            f"--validation_fraction) need examples; return some for the split {VALIDATION}, "
+            "because a function's training examples can't be held out"
         )
     train = data.manifest.split(TRAIN)
     held = _chosen(train, _count(train.examples, fraction, data.manifest.name), params.seed)
@@ -86,7 +86,7 @@ def _count(examples: int, fraction: float, name: str) -> int:
         raise InputError(
             f"--validation_fraction={fraction:g}: splits the {examples} training examples of "
             f"{name} into {examples - count} for training and {count} for validation; both need "
-            "some"
+            "at least one"
         )
     return count
 

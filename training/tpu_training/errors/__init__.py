@@ -114,7 +114,7 @@ def require(module: str, package: str, extra: str, purpose: str, otherwise: str 
         ) from error
 
 
-# The catalog: known errors with causes and cures, and exceptions translated by them.
+# The catalog: known errors with causes and fixes, and exceptions translated by them.
 
 # Python's words where TensorFlow is not installed.
 NO_TENSORFLOW = "No module named 'tensorflow'"
@@ -139,18 +139,22 @@ _LIBRARIES = (
 
 @dataclass(frozen=True)
 class KnownError:
-    """An error that users meet: how to recognise it, its cause and its cure.
+    """An error that users meet: how to recognise it, its cause and its fix.
 
     Attributes:
+        symptom: The words that people see in their log; `…` stands for what differs.
+        chinese: Cause and fix in Chinese.
         example: The text as it was seen.
         partial: A part of it that suffices for recognition.
         wrong_input: Whether it is the user's mistake (exit code 2) rather than a failure (1).
     """
 
     id: str
+    symptom: str
     pattern: re.Pattern[str]
     cause: str
-    cure: str
+    fix: str
+    chinese: tuple[str, str]
     link: str
     example: str
     partial: str
@@ -181,9 +185,12 @@ def _read() -> dict[str, Any]:
 
 
 def _known(entry: dict[str, Any]) -> KnownError:
-    texts = {name: entry[name] for name in ("id", "cause", "cure", "link", "example", "partial")}
+    names = ("id", "symptom", "cause", "fix", "link", "example", "partial")
+    texts = {name: entry[name] for name in names}
+    chinese = (entry["zh"]["cause"], entry["zh"]["fix"])
+    wrong_input = entry.get("wrongInput", False)
     pattern = _compile(entry["patterns"])
-    return KnownError(pattern=pattern, wrong_input=entry.get("wrongInput", False), **texts)
+    return KnownError(pattern=pattern, chinese=chinese, wrong_input=wrong_input, **texts)
 
 
 def _compile(patterns: list[str]) -> re.Pattern[str]:
@@ -192,7 +199,7 @@ def _compile(patterns: list[str]) -> re.Pattern[str]:
 
 
 def translate(error: Exception) -> TrainingError:
-    """Return a TrainingError with the cause, the cure and the original text."""
+    """Return a TrainingError with the cause, the fix and the original text."""
     text = _NOISE.sub("", f"{type(error).__name__}: {error}")
     known = find_known_error(text)
     shown = describe(error)
@@ -208,7 +215,7 @@ def translate(error: Exception) -> TrainingError:
     where = line or next(paths, "")
     place = f" ({where})" if where not in shown else ""
     link = f"; see {known.link}" if known.link else ""
-    translated = kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
+    translated = kind(f"{known.cause}{place}: {known.fix}{link} [{shown}]")
     translated.cause = known.id
     return translated
 

@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from tpu_core.words import plural
 from tpu_training.errors import InputError, require
 from tpu_training.goodput.ledger import FINISHED, READY, Entry, Ledger, Span, worst_at
+from tpu_training.goodput.parts import COLOURS, PARTS
 
 STATES = (
     ("step", "steps that count"),
@@ -257,27 +259,10 @@ def _mixed(parts: Mapping[str, float], lost: float) -> dict[str, float]:
 
 # The picture of where a job's time went: the states over time, each TPU, the causes of badput.
 
-# From green, what counts, to red, what is lost, and grey, what is unknown. Neighbours differ in
-# lightness, too, for those who can't tell colours apart.
-_COLOURS = {
-    "step": "#1b7837",
-    "input": "#a6dba0",
-    "checkpoint": "#5aae61",
-    "evaluating": "#c7e9f1",
-    "between": "#d9f0d3",
-    "lost": "#b2182b",
-    "loading": "#fee391",
-    "initialising": "#fec44f",
-    "compiling": "#ec7014",
-    "queued": "#c2a5cf",
-    "provisioning": "#9970ab",
-    "recovering": "#5e3c7d",
-    "stopped": "#4d4d4d",
-    "idle": "#8c510a",
-    "away": "#bdbdbd",
-}
-_TPU_COLOURS = {**_COLOURS, READY: "#92c5de", "absent": "#f0f0f0"}
+_TPU_COLOURS = {**COLOURS, READY: "#92c5de", "absent": "#f0f0f0"}
 _MOST_CAUSES, _LONGEST_CAUSE = 8, 80
+# A smaller part of the wall time has no place in the legend.
+_LEAST_NAMED = 0.01
 _UNITS = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "hours"), (0.0, 60.0, "minutes"))
 # Text stays text, and the same ledger gives the same picture.
 _STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "goodput"}
@@ -319,6 +304,9 @@ def draw(ledger: Ledger, total: Account, kind: str, marks: Sequence[float] = ())
             axes.set(xlim=(0, (end - begin) / size), xlabel=unit)
         times = [(mark - begin) / size for mark in marks if begin <= mark <= end]
         states.vlines(times, 0, 1, color="black", linewidth=0.8, linestyle="dashed")
+        # As the rows of a table of what happened are numbered.
+        for number, mark in enumerate(times, 1):
+            states.text(mark, 1.01, str(number), ha="center", fontsize=8)
         _draw_causes(causes, total)
         content = io.BytesIO()
         figure.savefig(content, format=kind, metadata=_METADATA[kind])
@@ -330,18 +318,21 @@ def _draw_states(axes: Any, segments: Sequence[Segment], total: Account, unit: f
     begins = [(each.begin - segments[0].begin) / unit for each in segments]
     spans = [each.end - each.begin for each in segments]
     widths, bottom = [span / unit for span in spans], [0.0] * len(segments)
-    for state in (state for state, _ in STATES if total.seconds[state]):
+    for part in PARTS:
+        whole = sum(total.seconds[state] for state in part.states)
         shares = [
-            each.seconds.get(state, 0.0) / span if span else 0.0
+            sum(each.seconds.get(state, 0.0) for state in part.states) / span if span else 0.0
             for each, span in zip(segments, spans, strict=True)
         ]
-        style = {"color": _COLOURS[state], "label": state, "linewidth": 0, "align": "edge"}
+        label = part.name if whole > _LEAST_NAMED * total.wall else None
+        style = {"color": part.colour, "label": label, "linewidth": 0, "align": "edge"}
         axes.bar(begins, shares, widths, bottom, **style)
         bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-    figures = f"{total.steps:,} steps in {total.starts} starts, {total.lost_steps:,} lost"
-    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=48)
+    starts = plural(total.starts, "start")
+    figures = f"{plural(total.steps, 'step')} in {starts}, {total.lost_steps:,} lost"
+    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=54)
     axes.set(ylim=(0, 1), ylabel="part of the time")
-    axes.legend(ncols=6, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8)
+    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.06), frameon=False, fontsize=8)
 
 
 def _draw_tpus(axes: Any, ledger: Ledger, begin: float, unit: float) -> None:
@@ -356,7 +347,7 @@ def _draw_tpus(axes: Any, ledger: Ledger, begin: float, unit: float) -> None:
 
 def _draw_causes(axes: Any, total: Account) -> None:
     causes = list(total.causes.items())[:_MOST_CAUSES]
-    bars = axes.barh(range(len(causes)), [seconds for _, seconds in causes], color="#5e3c7d")
+    bars = axes.barh(range(len(causes)), [seconds for _, seconds in causes], color=PARTS[-1].colour)
     labels = [f"{each / total.wall:.2%}  {cause[:_LONGEST_CAUSE]}" for cause, each in causes]
     axes.bar_label(bars, labels, padding=4)
     axes.invert_yaxis()

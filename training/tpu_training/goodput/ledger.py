@@ -185,12 +185,12 @@ class Ledger:
     @property
     def problems(self) -> list[str]:
         """What a person should know of the figures."""
-        wrong = [f"{name} is not a file of a ledger; it is left out" for name in self.broken]
+        wrong = [f"{name} is not a ledger file and is ignored" for name in self.broken]
         overlap = sum(max(0.0, a.end - b.begin) for a, b in pairwise(self.entries))
         if overlap >= 1:
             wrong.append(
-                f"starts overlap by {overlap:.0f} s: clocks disagree; each is taken to begin after "
-                "the end of the one before"
+                f"starts overlap by {overlap:.0f} s: clocks disagree, so each counts from the end "
+                "of the one before"
             )
         return wrong
 

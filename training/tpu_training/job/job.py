@@ -120,11 +120,11 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
     path = Path(model_dir).absolute()
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not existing.is_dir():
-        yield f"--model-dir={model_dir}: {existing} is a file; name another directory"
+        yield f"--model-dir={model_dir}: {existing} is a file; choose another directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
         yield (
-            f"--model-dir={model_dir}: this user may not write to {existing}; name another "
-            "directory or change its owner or mode"
+            f"--model-dir={model_dir}: this user can't write to {existing}; choose another "
+            "directory, or change its owner or mode"
         )
 
 

@@ -211,7 +211,7 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
 
     figure = Figure(figsize=(9.0, 5.0), dpi=120, layout="constrained")
     axes = figure.add_subplot(xscale="log", xlabel="learning rate", ylabel="training loss")
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", pad=22)
     rates, losses = [point.rate for point in points], [point.loss for point in points]
     axes.plot(rates, losses, color=_RAW, linewidth=1, label="loss of each step")
     smoothed = verdict.smoothed
@@ -227,13 +227,20 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
         if begin < end:
             axes.axvspan(begin, end, color=colour, linewidth=0, zorder=0, label=name)
     if verdict.suggestion:
-        label = f"suggestion {verdict.suggestion:.2g}"
-        axes.axvline(verdict.suggestion, color=_MARK, linestyle="--", label=label)
+        axes.axvline(verdict.suggestion, color=_MARK, linestyle="--")
+        axes.annotate(
+            f"suggestion {verdict.suggestion:.2g}",
+            (verdict.suggestion, 1.01),
+            xycoords=("data", "axes fraction"),
+            color=_MARK,
+            ha="center",
+            va="bottom",
+        )
     if smoothed and points[0].loss > 0:
         # By the smoothed curve: one exploding step would flatten everything else.
         axes.set_ylim(0.0, _HEADROOM * min(max(smoothed), _HIGHEST * points[0].loss))
     axes.grid(True, alpha=0.3)
-    axes.legend(framealpha=0.9)
+    figure.legend(loc="outside lower center", ncols=6, frameon=False)
     picture = io.BytesIO()
     # Without its version, the same curve gives the same bytes.
     figure.savefig(picture, format="png", metadata={"Software": None})
@@ -245,7 +252,7 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
 # A sweep spends one step on each rate: it shows where the loss falls and where it diverges, but not
 # which rate trains well in a schedule. So trials train shortly at rates around its lowest loss. The
 # sweep is Smith's (arXiv:1506.01186, section 3.3; arXiv:1803.09820, section 4), the thresholds are
-# this package's own. All of it is plain numbers. training/docs/lr-range-test.md compares the
+# this package's own. All of it is plain numbers. `make bench ONLY=rates` compares the
 # conclusions with a grid of trainings.
 
 # A loss this many times the best one has diverged, as in the fastai library.
@@ -318,7 +325,7 @@ def _why_none(trials: Trials, steps: int, guessing: float | None) -> str:
     if not math.isfinite(lowest):
         return (
             f"no training of {steps} steps stays finite, from {min(trials.losses):.2g} to "
-            f"{max(trials.losses):.2g}: the model or its loss is at fault, not the rate"
+            f"{max(trials.losses):.2g}; the model or its loss is the cause, not the rate"
         )
     if trials.learnt(guessing):
         repeated = " and ".join(
@@ -326,13 +333,13 @@ def _why_none(trials: Trials, steps: int, guessing: float | None) -> str:
         )
         return (
             f"how a training of {steps} steps ends is chance: the lowest loss is {lowest:.3g} at "
-            f"{trials.best:.2g}, but with other batches {repeated}. Raise --trial-steps, or take "
+            f"{trials.best:.2g}, but with other batches {repeated}. Raise --trial-steps, or use "
             "another optimizer"
         )
     return (
-        f"at no rate does the model learn more than how to guess in {steps} steps: the loss is "
-        f"{lowest:.3g} at best, guessing has {guessing:.3g}. The labels do not belong to the "
-        "inputs, or the inputs that reach the model are all alike; on a hard task raise "
+        f"at no rate does the model learn more than how to guess in {steps} steps; the loss is "
+        f"{lowest:.3g} at best, guessing has {guessing:.3g}. The labels don't belong to the "
+        "inputs, or all inputs that reach the model are alike; on a hard task, raise "
         "--trial-steps"
     )
 
@@ -341,10 +348,10 @@ def _reasons(trials: Trials, suggestion: float, steps: int) -> list[str]:
     good, tried = trials.good, sorted(trials.losses)
     low = f"below {good[0]:.2g} a training of {steps} steps gets less far"
     if good[0] == tried[0]:
-        low = f"the lowest rate that was tried, {good[0]:.2g}, is good already: lower --min-rate"
+        low = f"the lowest rate that was tried, {good[0]:.2g}, is already good; lower --min-rate"
     high = f"above {good[-1]:.2g} it gets less far or diverges"
     if good[-1] == tried[-1]:
-        high = f"up to {good[-1]:.2g} it did not diverge: the edge is higher, raise --max-rate"
+        high = f"up to {good[-1]:.2g} it didn't diverge; raise --max-rate to find the edge"
     best = f"at {trials.best:.2g} it ends lowest, with a loss of {trials.losses[trials.best]:.3g}"
     amid = "amid the rates that end about as low"
     if suggestion != trials.middle:
@@ -421,7 +428,7 @@ def read(points: Sequence[Point], smoothing: float) -> Reading:
         smoothed = tuple(point.smoothed for point in finite)
         problem = (
             f"the loss was {points[-1].loss} at the rate {points[-1].rate:.3g}, almost from the "
-            "start: the model or the data is at fault, not the rate"
+            "start; the model or the data is the cause, not the rate"
         )
         return Reading(smoothed, math.nan, None, False, problem)
     losses = _smooth(finite, smoothing)
@@ -430,8 +437,8 @@ def read(points: Sequence[Point], smoothing: float) -> Reading:
     if fall < _SMALLEST_FALL * abs(losses[0]):
         problem = (
             f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best): no "
-            "gradient reaches the weights, or the inputs say nothing about the labels; look for an "
-            "error in the model, the labels or the input, and only then sweep to a higher rate"
+            "gradient reaches the weights, or the inputs don't determine the labels. Look for an "
+            "error in the model, the labels or the input before you sweep to a higher rate"
         )
         return Reading(tuple(losses), losses[0], None, False, problem)
     rise = losses[lowest] + _RISE_BEGUN * fall
@@ -441,7 +448,7 @@ def read(points: Sequence[Point], smoothing: float) -> Reading:
     if ended and not rose:
         warning = (
             f"the loss became {points[-1].loss} at {points[-1].rate:.2g} without having risen "
-            "before: an operation of the model or an example does that more likely than the rate"
+            "before; an operation of the model or an example is a likelier cause than the rate"
         )
     return Reading(tuple(losses), losses[0], finite[lowest].rate, rose or ended, warning=warning)
 

@@ -314,8 +314,8 @@ def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:
     if step >= steps:
         return
     logger.info(
-        "plan: %g epochs of %d examples in batches of %d are %d steps; the first %d, which a line "
-        "follows, include compiling the step",
+        "plan: %g epochs of %d examples in batches of %d are %d steps; the next line follows "
+        "after the first %d, which include compiling the step",
         params.epochs,
         examples,
         params.global_batch_size,
@@ -323,7 +323,9 @@ def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:
         min(params.steps_per_loop or steps, FIRST_STEPS, steps - step),
     )
     if steps < _FEW_STEPS:
-        logger.warning("plan: %d steps are few to learn from: %s", steps, _cure(params, examples))
+        logger.warning(
+            "plan: %d steps may be too few to learn from; %s", steps, _cure(params, examples)
+        )
 
 
 def _cure(params: Params, examples: int) -> str:
@@ -371,7 +373,7 @@ def peak_flops(job: Job, cluster: Cluster) -> float:
     return tpus()[named].peak_flops * cluster.replicas
 
 
-# The data set of a job: files in a directory or bucket, or a function that gives the examples.
+# The dataset of a job: files in a directory or bucket, or a function that gives the examples.
 
 # Operations that call a function of this process, which no worker has.
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -419,11 +421,12 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
         if cluster.endpoint:
             raise errors.InputError(
                 f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
-                "can't; write it with TensorFlow, or `tpu-training data convert` what it gives"
+                "can't do; write it with TensorFlow, or convert its examples with `tpu-training "
+                "data convert`"
             )
         logger.warning(
-            "data: %s runs Python for each example: a resumed job continues exactly only if that "
-            "gives the same in each pass over the same context.seed",
+            "data: %s runs Python for each example; a resumed training continues exactly only if "
+            "each pass over the same context.seed returns the same",
             python,
         )
     if job.params.order == EXACT:
@@ -459,27 +462,27 @@ def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
     }
     if found:
         raise errors.InputError(
-            f"{'; '.join(found)}; or give --order=fast, with which a resumed job continues after "
-            "as many examples, but with others"
+            f"{'; '.join(found)}; or pass --order=fast, with which a resumed training continues "
+            "after as many examples, but with others"
         )
 
 
 def _why(operation: tf.Operation) -> str:
     attributes = operation.node_def.attr
     if _draws_its_seed(operation):
-        return f"{operation.type} has no seed; give it seed=context.seed"
+        return f"{operation.type} has no seed; pass seed=context.seed"
     if operation.op_def.is_stateful and ("seed2" in attributes or "Rng" in operation.type):
         return (
-            f"{operation.type} draws other numbers once a job was resumed; use tf.random.stateless_"
-            "… or tf.image.stateless_random_… with context.seed"
+            f"{operation.type} draws other numbers after a restart; use tf.random.stateless_… or "
+            "tf.image.stateless_random_… with context.seed"
         )
     if attributes["deterministic"].s == b"false" or attributes["sloppy"].b:
-        return "gives examples in the order in which threads are ready; leave out deterministic"
+        return "returns examples in the order in which threads are ready; omit deterministic"
     return ""
 
 
 def _draws_its_seed(operation: tf.Operation) -> bool:
-    """Return whether a data set that draws was given no seed, for which 0 and 0 stand."""
+    """Return whether a dataset that draws was given no seed, for which 0 and 0 stand."""
     names = [argument.name for argument in operation.op_def.input_arg]
     inputs = dict(zip(names, operation.inputs, strict=False))
     seeds = [inputs[name] for name in ("seed", "seed2") if name in inputs]

@@ -27,7 +27,7 @@ _FAILED = "data convert failed: "
 # second to half a minute: a few errors in a row hold a checkpoint up for minutes. Here it is 8 s at
 # most, and more than two minutes in all. With libtpu it keeps blocks of 512 MiB, up to 160 GiB, in
 # the host's memory (TensorFlow 2.19.1, xla/tsl/platform/cloud/gcs_file_system.h, read 2026-11-24).
-# A file of a data set is read once, so nothing is kept here, and one request reads it.
+# A file of a dataset is read once, so nothing is kept here, and one request reads it.
 # agent/tpu_agent/startup/tpu_vm.sh sets the same for the worker that it starts.
 BUCKET_SETTINGS = {
     "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "250000",
@@ -63,7 +63,7 @@ def run_job(
 
     def load() -> None:
         if "tensorflow" not in sys.modules:
-            logger.info("loading TensorFlow, which takes some seconds")
+            logger.info("loading TensorFlow, which takes a few seconds")
         with beginning.measure("load"):
             if lean:
                 import_tensorflow()
@@ -140,11 +140,11 @@ def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
 
 
 def with_converted_data(job: Job) -> Job:
-    """Return `job` with the data set below its model directory that --data was converted to.
+    """Return `job` with the dataset below its model directory that --data was converted to.
 
-    Parquet files, WebDataset shards and TensorFlow data sets are read in Python, which a TPU's
+    Parquet files, WebDataset shards and TensorFlow datasets are read in Python, which a TPU's
     hosts don't run, and have no exact place from which to continue. So a job writes them once as
-    files like any other data set's. Returns the job as it is if --data needs no conversion.
+    files like any other dataset's. Returns the job as it is if --data needs no conversion.
 
     Raises:
         InputError: The conversion failed.
@@ -222,5 +222,5 @@ def _convert(data: str, output: str, directory: str) -> None:
         reason = last.removeprefix(_FAILED).replace("--source=", "--data=")
         raise InputError(
             f"--data={data}: can't be converted: {reason}; or convert it with other options of "
-            "`tpu-training data convert`, and give the training its --output"
+            "`tpu-training data convert`, and pass its --output to the training"
         )

@@ -101,7 +101,7 @@ def _end(message: str, code: int, cause: str = "hung") -> NoReturn:
 def _end_without_worker(why: str) -> NoReturn:
     known = find_known_error("UnavailableError")
     assert known
-    _end(f"training failed: {known.cause}: {known.cure} [{why}]", EXIT_FAILURE, known.id)
+    _end(f"training failed: {known.cause}: {known.fix} [{why}]", EXIT_FAILURE, known.id)
 
 
 class HangTimer(Callback):
@@ -202,7 +202,7 @@ class HangTimer(Callback):
             known = find_known_error("no loop of steps was finished for")
             assert known
             self._end(
-                f"training failed: {known.cause}: {known.cure}; see {known.link} [no loop of steps "
+                f"training failed: {known.cause}: {known.fix}; see {known.link} [no loop of steps "
                 f"was finished for {self._timeout:.0f} s (--hang_timeout)]",
                 EXIT_FAILURE,
             )
@@ -212,12 +212,12 @@ class HangTimer(Callback):
 
     def _unanswered(self) -> tuple[str, int]:
         """Return what to say at the end of the grace, and the exit code that is true."""
-        why = f"received SIGTERM {self._grace_seconds:.0f} s ago and TensorFlow did not respond"
+        why = f"received SIGTERM {self._grace_seconds:.0f} s ago, and TensorFlow didn't respond"
         saved = self.saved_step()
         lost = max(0, self._step - saved) if self._step is not None else 0
         if not lost:
             return (
-                f"training interrupted: {why}; all finished steps are saved, start again to resume",
+                f"training interrupted: {why}; all finished steps are saved; start again to resume",
                 EXIT_START_AGAIN,
             )
         return (
@@ -275,7 +275,7 @@ class Notices:
     def look(self, instance: Mapping[str, Any]) -> None:
         """React to what is new in the metadata of the instance."""
         if self._is_new("preempted", instance.get("preempted"), quiet=("", "FALSE")):
-            self._shutdown.request("Google takes this machine away (instance/preempted)")
+            self._shutdown.request("Google preempts this machine (instance/preempted)")
         event = instance.get("maintenanceEvent")
         if self._is_new("maintenance-event", event, quiet=("", "NONE")):
             self._shutdown.request_save()
@@ -351,7 +351,7 @@ def _listen(notices: Notices, over: threading.Event, server: MetadataServer) -> 
         except OSError:
             over.wait(_PAUSE_SECONDS)
         except (ValueError, AttributeError):
-            logger.warning("notice: the metadata server answers with something that is not JSON")
+            logger.warning("notice: the metadata server's answer is not JSON")
             over.wait(_PAUSE_SECONDS)
 
 

@@ -134,4 +134,4 @@ class ShutdownRequest:
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         self.reason, self.requested = _SIGTERM, True
         if not self._training:
-            raise Interrupted(f"{_SIGTERM}; there was nothing to save, start again to resume")
+            raise Interrupted(f"{_SIGTERM}; there was nothing to save; start again")

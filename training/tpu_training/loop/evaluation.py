@@ -20,7 +20,7 @@ from tpu_training.loop.step import create_sums
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DataSpec
 
-# TensorFlow's words for a data set that ends before its announced number of batches.
+# TensorFlow's words for a dataset that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
 # This many sums in float32 lose no digit that is shown; the host adds in double precision.
 _MOST_STEPS = 1000
@@ -92,8 +92,8 @@ def create_evaluation(
             held = "other"
         if held != expected:
             raise DataError(
-                f"the {split} files in {data.directory} hold {held} examples, the manifest says "
-                f"{expected}; copy the data set there again"
+                f"the {split} files in {data.directory} have {held} examples, but the manifest "
+                f"lists {expected}; copy the dataset there again"
             )
         metrics, tables = state.evaluated.figures(numbers[1:], counts[1:])
         return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split)
@@ -199,7 +199,7 @@ def create_prediction(
         if given.shape[1:] != spec.shape or given.dtype.kind not in "iu":
             raise InputError(
                 f"features are {given.dtype} of the shape {given.shape}, expected {spec.dtype} of "
-                f"the shape (examples, {', '.join(map(str, spec.shape))}) as in the data set"
+                f"the shape (examples, {', '.join(map(str, spec.shape))}) as in the dataset"
             )
         # Of few sizes, as each is compiled.
         wanted = -(-len(given) // cluster.replicas)

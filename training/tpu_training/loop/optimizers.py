@@ -394,7 +394,7 @@ def _problems(given: Any) -> list[str]:
     if getattr(given, "gradient_accumulation_steps", None):
         problems.append("gradient_accumulation_steps: use --gradient_accumulation instead")
     if getattr(given, "use_ema", False):
-        problems.append("use_ema: the averages would not be used; leave it out")
+        problems.append("use_ema: the averages would not be used; remove it, and pass --ema_decay")
     return problems
 
 
@@ -404,6 +404,6 @@ def _unused(params: Params, given: Any) -> list[str]:
     changed = [name for name in _UNUSED if getattr(params, name) != defaults[name].default]
     flags = ", ".join(f"--{name}={getattr(params, name)}" for name in changed)
     return [
-        f"{flags} would not count: compile() gave the optimizer {type(given).__name__}; set it "
-        "there, or name the trainer's with --optimizer=adam, sgd or lars"
+        f"{flags} have no effect, because compile() set the optimizer {type(given).__name__}; set "
+        "them there, or choose the trainer's with --optimizer=adam, sgd or lars"
     ] * bool(changed)

@@ -352,8 +352,8 @@ def create_mix(params: Params, spec: DataSpec) -> Mix | None:
         return None
     if spec.kind != "image" or spec.targets in (MASK, TOKEN_CLASSES):
         raise errors.InputError(
-            f"--{' --'.join(tables)}: for images that have labels as a whole, but the data set "
-            f"holds {spec.kind}s with targets of the form {spec.targets}; omit it"
+            f"--{' --'.join(tables)}: for images with one label each, but the dataset has "
+            f"{spec.kind}s with targets of the form {spec.targets}; omit it"
         )
 
     def mix(images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -119,7 +119,7 @@ def train(
             # A request that came after the decision to save waits for the next loop.
             if ends:
                 checkpoints.wait()
-                raise Interrupted(f"{shutdown.reason}; step {step} is saved, start again to resume")
+                raise Interrupted(f"{shutdown.reason}; step {step} is saved; start again to resume")
             if evaluates:
                 try:
                     validate(step)
@@ -321,8 +321,8 @@ class CheckpointSchedule:
         self._cost = cost
         if first and not self._steps:
             logger.info(
-                "checkpoint: one every %.0f s, as a save takes %.2f s and this is start %d in "
-                "%.1f hours (--checkpoint_interval=0; a number is steps)",
+                "checkpoint: every %.0f s, because a save takes %.2f s and this is start %d in "
+                "%.1f hours (--checkpoint_interval=0)",
                 self.seconds,
                 cost,
                 self._history.starts,

@@ -29,15 +29,14 @@ _SHAPE = ("Reshape", "Squeeze", "ExpandDims", "Cast", "Identity")
 _ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 _SEED, _LARGEST_SEED = "seed_generator_state", 2**31 - 1
 _UNKNOWN = (
-    "the model changes a variable in a step that is not one of its own: random numbers need "
-    "`seed=` a keras.random.SeedGenerator that is an attribute of the layer, and a state needs "
-    "`add_weight`"
+    "in a step, the model changes a variable that isn't its own; random numbers need `seed=` a "
+    "keras.random.SeedGenerator that is an attribute of the layer, and a state needs `add_weight`"
 )
 _FLOAT32 = "float32"
 # The packages that have been called Keras; tf_keras and the keras of TensorFlow up to 2.15 are 2.
 _PACKAGES = ("keras", "tf_keras")
 _CURE = (
-    "a model needs Keras 3: install TensorFlow 2.16 or later, `import keras` in the file, and "
+    "a model needs Keras 3; install TensorFlow 2.16 or later, `import keras` in the file, and "
     "unset TF_USE_LEGACY_KERAS"
 )
 # Methods of keras.Model that `fit` calls and this package's loop does not.
@@ -356,42 +355,39 @@ def _model_problems(model: Any) -> Iterator[str]:
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
-        yield f"Keras computes with {backend}; set KERAS_BACKEND=tensorflow"
+        yield f"Keras uses {backend}; set KERAS_BACKEND=tensorflow"
     for name in _OF_FIT:
         if getattr(type(model), name, None) is not getattr(keras.Model, name, None):
             yield (
-                f"{type(model).__name__} has a {name} of its own, which only `fit` calls; add to "
-                "the loss with add_loss in `call`, or define `losses` in the file"
+                f"{type(model).__name__} has its own {name}, which only Keras' `fit` calls; add "
+                "to the loss with add_loss in `call`, or define `losses` in the file"
             )
     if getattr(model._compile_loss, "_user_loss_weights", None) is not None:
-        yield "loss_weights: there is one loss; leave them out (`metrics` comes after them)"
+        yield "loss_weights: there is one loss; remove them (`metrics` comes after them)"
     if getattr(model, "run_eagerly", False):
-        yield "run_eagerly=True: the step is always compiled; leave it out"
+        yield "run_eagerly=True: the step is always compiled; remove it"
     for layer in model._flatten_layers():
         if getattr(layer, "compute_dtype", None) == "float16":
             yield (
                 f"the layer {layer.name} computes in float16, whose losses must be scaled and "
-                "which TPUs do not have; use mixed_bfloat16 or --precision=bfloat16"
+                "which TPUs lack; use mixed_bfloat16 or --precision=bfloat16"
             )
             return
 
 
 def _input_problems(model: Any, spec: DataSpec) -> Iterator[str]:
-    """Yield what does not fit between the inputs of `model` and the data set."""
+    """Yield what does not fit between the inputs of `model` and the dataset."""
     inputs = getattr(model, "inputs", None) or []
     if len(inputs) > 1:
         names = ", ".join(name.name for name in inputs)
-        yield f"the model has {len(inputs)} inputs ({names}); the data set has one"
+        yield f"the model has {len(inputs)} inputs ({names}), but the dataset has one"
     elif inputs:
         batch, *shape = inputs[0].shape
         if batch is not None:
-            yield (
-                f"the model takes batches of {batch} only; leave the size of the batch out of its "
-                "Input"
-            )
+            yield (f"the model only takes batches of {batch}; remove the batch size from its Input")
         if not tf.TensorShape(shape).is_compatible_with(spec.shape):
             yield (
-                f"the model takes inputs of the shape {tuple(shape)}, the data set has "
+                f"the model takes inputs of the shape {tuple(shape)}, but the dataset has "
                 f"{spec.kind}s of the shape {spec.shape}; use spec.shape"
             )
 
@@ -400,16 +396,16 @@ def _output_problems(outputs: Any, spec: DataSpec) -> Iterator[str]:
     """Yield what does not fit between the outputs of a model and the task."""
     found = tf.nest.flatten(outputs)
     if len(found) > 1:
-        yield f"the model has {len(found)} outputs; a task has one"
+        yield f"the model has {len(found)} outputs, but a task has one"
         return
     shape, expected = tuple(found[0].shape[1:]), spec.output_shape
     if shape == (1,) and _two_classes(spec):
         return
     if not tf.TensorShape(shape).is_compatible_with(expected):
-        what = "as the task wants it; use spec.output_shape"
+        what = "as the task needs it; use spec.output_shape"
         if expected == (spec.classes,) and spec.targets == CLASS:
-            what = f"a number for each of the data set's {spec.classes} classes; use spec.classes"
+            what = f"a number for each of the dataset's {spec.classes} classes; use spec.classes"
         yield (
-            f"the model gives outputs of the shape {shape} for an example, expected {expected}: "
+            f"the model returns outputs of the shape {shape} for an example, expected {expected}: "
             f"{what}"
         )

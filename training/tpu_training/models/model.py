@@ -61,9 +61,9 @@ def checked_forward(
         expected = tf.TensorSpec((features.shape[0], *spec.output_shape), tf.float32)
         if _fits(logits, expected):
             return logits
-        wanted = f"{_described(expected)}, as the task wants it for the data set's {spec.targets}"
+        wanted = f"{_described(expected)}, as the task needs it for the dataset's {spec.targets}"
         if spec.output_shape == (spec.classes,) and spec.targets == CLASS:
-            what = f"a number for each of the data set's {spec.classes} classes"
+            what = f"a number for each of the dataset's {spec.classes} classes"
             wanted = f"logits, {_described(expected)}: {what}"
         raise InputError(
             f"{line_of(type(model).__call__)}: {type(model).__name__} returned "
@@ -223,7 +223,7 @@ def compiled_task(task: Task, module: KerasModule, spec: DataSpec, *, named: boo
     """
     losses = _compiled_loss(module)
     if losses and (named or spec.targets not in _WHOLE):
-        logger.warning("keras: the loss of compile() is not used, but that of --task=%s", task.name)
+        logger.warning("keras: the loss of --task=%s replaces that of compile()", task.name)
         return task
     return dataclasses.replace(
         task,
@@ -247,8 +247,8 @@ def _compiled_loss(module: KerasModule) -> Losses | None:
     each = keras.losses.get(loss)
     if getattr(each, "reduction", "") == "sum":
         raise InputError(
-            f"{module.where}: the loss {each.name} is summed over the batch, so that the learning "
-            "rate would depend on its size; leave `reduction` out"
+            f"{module.where}: the loss {each.name} is summed over the batch, so the learning rate "
+            "would depend on its size; remove `reduction`"
         )
     # `call` has a value for each example; `__call__` would reduce them.
     call: _Each = getattr(each, "call", each)
@@ -270,7 +270,7 @@ def targets_for(function: Any, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tens
     """Return `labels` as a loss or metric takes them along with a model's `outputs`.
 
     Keras' functions for class numbers are called `sparse`; its others take the numbers 0 and 1 in
-    the shape of the outputs. A function of the user's own gets the labels of the data set.
+    the shape of the outputs. A function of the user's own gets the labels of the dataset.
     """
     name = getattr(function, "__name__", type(function).__name__).lower()
     if name.startswith("sparse") or not is_keras_own(function):
@@ -339,8 +339,8 @@ def _stateful(module: KerasModule, spec: DataSpec, given: Any) -> Metric:
     metric = type(given).from_config(given.get_config())
     if not _adds_up(module, spec, metric):
         raise InputError(
-            f"{where} has a state that does not add up over batches, so that it can't be counted "
-            "over replicas; leave it out"
+            f"{where} has a state that doesn't add up over batches, so it can't be counted over "
+            "replicas; remove it"
         )
     zeros = [np.zeros(variable.shape, variable.dtype) for variable in metric.variables]
 

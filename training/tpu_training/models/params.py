@@ -46,46 +46,52 @@ class Params:
     """
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # A thousandth of it is a step's part of the weights; trials: docs/lr-range-test.md.
+        # A thousandth of it is a step's part of the weights; trials: docs/sizing.md.
         "lars": {"learning_rate": 3.2},
     }
 
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = param(2048, "the same in evaluations", 1, 1 << 20)
-    gradient_accumulation: int = param(1, "parts of a replica's batch, to save memory", 1, 4096)
+    evaluation_batch_size: int = param(2048, "examples per step in evaluations", 1, 1 << 20)
+    gradient_accumulation: int = param(
+        1, "parts that each replica's batch is split into, to save memory", 1, 4096
+    )
     optimizer: str = param(
         "adam",
         "adam (with weight decay: AdamW), sgd, nesterov (sgd with its momentum), lars",
         choices=("adam", "sgd", "nesterov", "lars"),
     )
     learning_rate: float = param(0.004, "peak of the learning rate", 1e-9, 100.0)
-    warmup_fraction: float = param(0.2, "part of the steps for the rise to the peak", 0, 0.9)
+    warmup_fraction: float = param(0.2, "part of the steps that warm up to the peak", 0, 0.9)
     schedule: str = param(
         "cosine",
-        "after the rise: constant, or cosine or linear to 0",
+        "after the warm-up: constant, or cosine or linear to 0",
         choices=("constant", "cosine", "linear"),
     )
     momentum: float = param(0.9, "momentum; adam's decay rate of gradients", 0, 0.9999)
     squares_momentum: float = param(
         0.999, "adam's decay rate of squares; 0.99 suits runs of a few hundred steps", 0, 0.99999
     )
-    weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
+    weight_decay: float = param(
+        0.0, "decay of all weights except biases and normalisations", 0, 10.0
+    )
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
     label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
     steps_per_loop: int = param(0, "most steps per loop; 0: as many as take 1 s", 0, 1_000_000)
     # 0: by what one costs and how often TPUs are preempted.
-    checkpoint_interval: int = param(0, "steps between checkpoints; 0: by their cost", 0, 1 << 40)
+    checkpoint_interval: int = param(
+        0, "steps between checkpoints; 0: as often as their cost allows", 0, 1 << 40
+    )
     evaluation_interval: int = param(0, "steps between evaluations; 0: at the end", 0, 1 << 40)
     validation_fraction: float = param(
         0.0,
-        "part of the training set to hold out for validation; 0: a tenth if evaluation_interval "
-        "asks for it and the data set has no split validation",
+        "part of the training set to hold out for validation; 0: a tenth, if evaluation_interval "
+        "is set and the dataset has no split validation",
         0,
         0.9,
     )
     patience: int = param(
-        0, "evaluations without a better one after which the training ends; 0: never", 0, 1 << 20
+        0, "end after this many evaluations without a better one; 0: never", 0, 1 << 20
     )
     snapshot_interval: int = param(
         1000,
@@ -114,31 +120,43 @@ class Params:
     )
     order: str = param(
         EXACT,
-        "order of the examples; fast takes any that is ready and is not repeatable",
+        "order of the examples; fast takes any that is ready, which is not repeatable",
         choices=(EXACT, FAST),
     )
     local_devices: int = param(0, "without a TPU: logical CPUs of this machine; 0: one", 0, 64)
     hang_timeout: float = param(
-        1800.0, "seconds without a finished loop that end the job, for a restart; 0: never", 0, 1e6
+        1800.0,
+        "end, for a restart, after this many seconds without a finished loop; 0: never",
+        0,
+        1e6,
     )
-    connect_tries: int = param(40, "tries to reach a TPU, connect_interval apart", 1, 100_000)
-    connect_interval: float = param(10.0, "longest pause between two tries, in seconds", 0.01, 600)
+    connect_tries: int = param(40, "attempts to reach a TPU, connect_interval apart", 1, 100_000)
+    connect_interval: float = param(
+        10.0, "longest pause between two attempts, in seconds", 0.01, 600
+    )
     init_from: str = param(
         "",
-        "first weights: a model directory or checkpoint of this trainer, a TensorFlow checkpoint, "
-        ".weights.h5, .keras or .safetensors; a resumed job's own checkpoint counts before it",
+        "first weights: a model directory or checkpoint of this trainer, a TensorFlow "
+        "checkpoint, .weights.h5, .keras or .safetensors; a resumed training's own checkpoint "
+        "counts first",
     )
     init_map: str = param("", "names in init_from that differ, THEIRS=OURS,… with * for any part")
-    freeze: str = param("", "variables not to train: patterns with commas; !PATTERN trains again")
+    freeze: str = param(
+        "", "variables not to train: patterns separated by commas; !PATTERN trains some again"
+    )
     rate_factors: str = param("", "factors of the rate, PATTERN=FACTOR,…; the last match counts")
     ema_decay: float = param(
         0.0, "decay of the averaged weights for evaluation, best and export; 0: none", 0, 0.999999
     )
     mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
     cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
-    callback: str = param("", "a file .py with create_callbacks(job), called between loops")
+    callback: str = param(
+        "", "a .py file with create_callbacks(job); its callbacks run between loops"
+    )
     # A TPU VM's metadata says it; a TPU that is reached over gRPC doesn't.
-    tpu_type: str = param("", "such as v5litepod-8, for the share of its peak (MFU)")
+    tpu_type: str = param(
+        "", "accelerator type, such as v5litepod-8, for the share of its peak (MFU)"
+    )
 
     def part_batch_size(self, replicas: int) -> int:
         """Return how many examples a replica processes at a time.
@@ -282,8 +300,8 @@ class KerasParams(Params):
 
     optimizer: str = param(
         KERAS_AUTO,
-        "auto is what the Keras model was compiled with, at its own learning rate, else adam; or "
-        + ", ".join(_OPTIMIZERS),
+        "auto: the optimizer that the Keras model was compiled with, at its own learning rate, "
+        "else adam; or " + ", ".join(_OPTIMIZERS),
         choices=(KERAS_AUTO, *_OPTIMIZERS),
     )
 
@@ -297,7 +315,7 @@ def remat_param() -> Any:
     """Declare the parameter `remat` of a model that has blocks."""
     return param(
         NO_REMAT,
-        "blocks: compute each block twice, to keep only its input until its gradients are due",
+        "blocks: compute each block twice, to keep only its input until its gradients are needed",
         choices=(NO_REMAT, REMAT_BLOCKS),
     )
 
@@ -316,7 +334,7 @@ def _problem(field: dataclasses.Field[Any], kind: type) -> str:
     """Return what is wrong with the declaration of a field, with its cure; "" for nothing."""
     if kind not in KINDS:
         name = getattr(kind, "__name__", kind)
-        return f"its type {name} can't be given on a command line; expected int, float or str"
+        return f"its type {name} doesn't fit a command line; expected int, float or str"
     if "description" not in field.metadata:
         default = "DEFAULT" if field.default is dataclasses.MISSING else repr(field.default)
         if field.name in Params.__dataclass_fields__:
@@ -376,7 +394,7 @@ def _parse_yaml(text: str, given: str) -> object:
         import yaml
     except ImportError as error:
         raise InputError(
-            f"{given}: needs PyYAML, which is not installed; use a .json file instead"
+            f"{given}: needs PyYAML, which is not installed; use a .json file"
         ) from error
     try:
         return yaml.safe_load(text)

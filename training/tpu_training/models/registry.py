@@ -38,7 +38,7 @@ class ModelDefinition:
     Attributes:
         losses: The model's loss; None stands for the task's.
         own: Whether it is a user's file, whose control flow AutoGraph must compile.
-        task: The task or its name; "" stands for the usual one of the data set's targets.
+        task: The task or its name; "" stands for the usual one of the dataset's targets.
     """
 
     name: str
@@ -56,7 +56,7 @@ def load_model(name: str) -> ModelDefinition:
     if name not in BUILT_IN:
         raise InputError(
             f"--model={name}: unknown{base.suggest(name, BUILT_IN)}; expected "
-            f"{', '.join(BUILT_IN)} or the path of a .py file"
+            f"{', '.join(BUILT_IN)}, or the path of a .py file"
         )
     return _BUILT_IN[name]
 
@@ -207,7 +207,7 @@ class ResNetParams(base.Params):
     remat: str = base.remat_param()
     batch_norm: str = base.param(
         "replica",
-        "normalise by each replica's part of the batch, or by all_replicas",
+        "what normalises: each replica's part of the batch, or all_replicas",
         choices=("replica", "all_replicas"),
     )
     optimizer: str = base.changed("optimizer", "sgd")
@@ -225,15 +225,16 @@ def create_resnet(params: ResNetParams, spec: DataSpec, seed: int) -> tf.Module:
     """
     if params.depth not in LARGE | SMALL:
         raise InputError(
-            f"--depth={params.depth}: there is no ResNet of that depth; expected one of "
+            f"--depth={params.depth}: no ResNet has that depth; expected one of "
             f"{', '.join(map(str, sorted(LARGE | SMALL)))}"
         )
     channels = image_shape(spec)[2]
     if params.batch_norm != "replica" and params.gradient_accumulation > 1:
         raise InputError(
-            f"--batch_norm={params.batch_norm} --gradient_accumulation="
-            f"{params.gradient_accumulation}: parts of a batch pass one after the other, so the "
-            "whole batch's statistics are not there when a part needs them; leave one of them out"
+            f"--batch_norm={params.batch_norm} "
+            f"--gradient_accumulation={params.gradient_accumulation}: parts of a batch pass one "
+            "after the other, so a part can't use the whole batch's statistics; omit one of the "
+            "two"
         )
     from tpu_training.models.networks import ResNet
 

@@ -1,4 +1,4 @@
-"""What a model knows of its data set, and what a task is: loss, targets, metrics. No TensorFlow."""
+"""What a model knows of its dataset, and what a task is: loss, targets, metrics. No TensorFlow."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from tpu_training.errors import InputError
 
-# What a data set holds besides the features of each example: a class, a yes or no for each of its
+# What a dataset holds besides the features of each example: a class, a yes or no for each of its
 # names, numbers, a class for each token, a class for each pixel, or nothing.
 CLASS, LABELS, NUMBERS = "class", "labels", "numbers"
 TOKEN_CLASSES, MASK, NOTHING = "token_classes", "mask", "nothing"
@@ -27,7 +27,7 @@ class DataSpec:
         classes: The number of classes; labels are 0 to `classes` - 1. For targets of `labels` and
             `numbers`, how many there are.
         vocabulary: The number of tokens; ids are 0 to `vocabulary` - 1.
-        targets: What the data set holds to learn, one of TARGETS.
+        targets: What the dataset holds to learn, one of TARGETS.
         outputs: The shape of a model's output for an example; () stands for (classes,).
         causal: Whether no output may depend on later tokens.
     """
@@ -64,19 +64,17 @@ class DataSpec:
 
 
 def image_shape(spec: DataSpec) -> tuple[int, int, int]:
-    """Return (height, width, channels). Raises InputError if the data set has no images."""
+    """Return (height, width, channels). Raises InputError if the dataset has no images."""
     if spec.kind != "image":
-        raise InputError(
-            f"--model takes images, but the data set holds {spec.kind}; choose another"
-        )
+        raise InputError(f"--model takes images, but the dataset has {spec.kind}; choose another")
     height, width, channels = spec.shape
     return height, width, channels
 
 
 def text_length(spec: DataSpec) -> int:
-    """Return the tokens per example. Raises InputError if the data set has no texts."""
+    """Return the tokens per example. Raises InputError if the dataset has no texts."""
     if spec.kind != "text":
-        raise InputError(f"--model takes text, but the data set holds {spec.kind}s; choose another")
+        raise InputError(f"--model takes text, but the dataset has {spec.kind}s; choose another")
     (length,) = spec.shape
     return length
 
@@ -85,13 +83,13 @@ def flat_outputs(spec: DataSpec, model: str) -> int:
     """Return how many numbers `model` gives for an example. Raises InputError for more axes."""
     if len(spec.output_shape) != 1:
         raise InputError(
-            f"--model={model} gives one row of numbers for an example, but the task wants the "
-            f"shape {spec.output_shape}; choose another model, or write one in a file"
+            f"--model={model} returns one row of numbers for an example, but the task needs the "
+            f"shape {spec.output_shape}; choose another model, or write one"
         )
     return spec.output_shape[0]
 
 
-# A task: what a training learns of the data set.
+# A task: what a training learns of the dataset.
 
 # (outputs, targets, params) -> the loss of each example, float32 (batch,)
 Losses = Callable[[Any, Any, Any], Any]
@@ -135,9 +133,9 @@ class Task:
         losses: Maps outputs, targets and the job's params to the loss of each example, float32
             (batch,).
         metrics: Maps the model's spec to what is counted besides the loss.
-        targets: What the data set must hold, one of TARGETS.
-        any_targets: Whether it makes its targets itself, whatever the data set holds.
-        model_spec: Maps the data set's spec to the model's: the shape of what `prepare` gives and
+        targets: What the dataset must hold, one of TARGETS.
+        any_targets: Whether it makes its targets itself, whatever the dataset holds.
+        model_spec: Maps the dataset's spec to the model's: the shape of what `prepare` gives and
             of the outputs.
         prepare: Makes features and targets on the device, with the step's seed.
         predictions: Maps the outputs to what `predict` and an exported model give, by name.

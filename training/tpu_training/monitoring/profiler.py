@@ -46,8 +46,9 @@ def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
         )
     except (tf.errors.OpError, RuntimeError) as error:
         raise EndpointError(
-            f"{services} gave no profile in {seconds:g} s ({str(error).partition(chr(10))[0]}): is "
-            "something being computed there, and can this machine reach the port?"
+            f"{services} returned no profile in {seconds:g} s "
+            f"({str(error).partition(chr(10))[0]}): check that they compute something, and that "
+            "this machine can reach the port"
         ) from error
 
 

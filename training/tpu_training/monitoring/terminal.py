@@ -4,11 +4,13 @@ import ctypes
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from tpu_core import words
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 _WIDTH = 28
@@ -90,6 +92,7 @@ class Progress(Callback):
         self._loops = 0
         self._steps = 0
         self._seconds = 0.0
+        self._started = time.monotonic()
 
     @property
     def steps_per_second(self) -> float:
@@ -112,8 +115,14 @@ class Progress(Callback):
         if self._bar.works:
             self._bar.show(
                 step / report.last_step,
-                f"step {step}/{report.last_step}  loss {report.loss:.4f}  "
-                f"{self.examples_per_second:,.0f} examples/s  ETA {left:.0f} s",
+                words.progress(
+                    step,
+                    report.last_step,
+                    report.loss,
+                    self.examples_per_second,
+                    left,
+                    time.monotonic() - self._started,
+                ),
             )
             return
         logger.info(

@@ -53,7 +53,7 @@ def run_export(
 def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: int) -> str:
     """Write `output`/model_int8.tflite: one image of unsigned bytes in, probabilities as bytes out.
 
-    Calibrates all tensors on training examples of the data set in `directory` and measures the
+    Calibrates all tensors on training examples of the dataset in `directory` and measures the
     accuracy on up to `test_limit` test examples.
 
     Raises:
@@ -61,15 +61,17 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
         TrainingError: What was written would not do; it is there to look at.
     """
     if model.spec.kind != "image":
-        raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
+        raise InputError(
+            "--format=tflite is for image models, because the Edge TPU can't look up tokens"
+        )
     if not model.task.gives_classes:
-        raise InputError("--format=tflite is for models that give one class for each example")
+        raise InputError("--format=tflite is for models that return one class for each example")
     params = model.params
     data = data_set.open_given(directory, params.seed)
     spec = data.manifest.input_spec(params.image_size)
     if spec != model.spec:
         raise DataError(
-            f"--data={directory} gives {spec}, the model takes {model.spec}; give the data set "
+            f"--data={directory} has {spec}, but the model takes {model.spec}; use the dataset "
             "that it was trained on"
         )
     content = _convert(model, models.training_examples(data, params, _REPRESENTATIVE))
@@ -82,8 +84,8 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
     original, converted = float(right.mean()), float(np.mean(list(_recognised(content, test))))
     accuracy = check_written(path, unsuitable_tensors(content), len(right), original, converted)
     logger.info(
-        "edge-tpu: all tensors are integers of static shapes; whether each operation runs there is "
-        "unchecked: `edgetpu_compiler --show_operations %s` says so",
+        "edge-tpu: all tensors are integers of static shapes; to check whether each operation "
+        "runs there, run `edgetpu_compiler --show_operations %s`",
         path,
     )
     logger.info("accuracy: %s", accuracy)
@@ -109,7 +111,7 @@ def check_written(
     if lost > _MOST_LOST_POINTS:
         problems = [*problems, f"{accuracy}, more than {_MOST_LOST_POINTS:g}"]
     if problems:
-        raise TrainingError(f"{path} is not fit for the Edge TPU: {'; '.join(problems)}")
+        raise TrainingError(f"{path} doesn't fit the Edge TPU: {'; '.join(problems)}")
     return accuracy
 
 
@@ -117,7 +119,7 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
     """Write `output`/VERSION and return it; the version is the step, so that the latest one wins.
 
     The signature takes `batch` raw images or token ids (None: any number) and returns what the task
-    predicts: for a class of each example `probabilities`, `classes` and, where the data set names
+    predicts: for a class of each example `probabilities`, `classes` and, where the dataset names
     its classes, `names`.
     """
     path = f"{output.rstrip('/')}/{max(model.step, 1)}"
@@ -174,7 +176,7 @@ def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes
             content: bytes = converter.convert()
     except Exception as error:  # The converter has no type of its own.
         raise InputError(
-            f"this model can't be made int8: {str(error).partition(chr(10))[0]}"
+            f"this model can't be converted to int8: {str(error).partition(chr(10))[0]}"
         ) from error
     return unfuse_activations(content)
 

@@ -1,6 +1,6 @@
 """A trained model on this machine's CPU: restored from its directory, or as it was exported.
 
-Predicts with the exported one, for a data set or image files.
+Predicts with the exported one, for a dataset or image files.
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ def restore_model(
     checkpoint = tf.train.Checkpoint(model=module, step=step)
     path = reader.newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
     if path is None:
-        what = "no checkpoint of a best evaluation" if best else "no checkpoint"
+        what = "no best checkpoint" if best else "no checkpoint"
         raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
@@ -167,7 +167,7 @@ class Predictor:
             size in (None, given) for given, size in zip(shape, expected, strict=True)
         )
         if not features.ndim or not fits:
-            raise ValueError(f"an example has the shape {shape}, the model takes {expected}")
+            raise ValueError(f"an example has the shape {shape}, but the model takes {expected}")
         try:
             parts = [self._run(part, filling) for part, filling in self._batches(features)]
         except tf.errors.InvalidArgumentError as error:
@@ -237,7 +237,7 @@ def predict_to_file(
 ) -> tuple[int, float | None]:
     """Write a JSON line per example of `inputs` to `output`.
 
-    `inputs` is the directory of a data set, whose test split is used, or image files and folders.
+    `inputs` is the directory of a dataset, whose test split is used, or image files and folders.
     Returns the number of examples, and the accuracy if they have classes that are known.
 
     Raises:
@@ -273,7 +273,7 @@ def _rows(batch: _Batch, outputs: Mapping[str, Array]) -> Iterator[dict[str, Any
 
 
 def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
-    """Yield the test split of a data set, whose targets are known."""
+    """Yield the test split of a dataset, whose targets are known."""
     data, position = data_set.open_data(directory), 0
     spec, class_names = data.manifest.spec, data.manifest.class_names
     is_image = spec.kind == "image"
@@ -303,8 +303,8 @@ def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
     shape = [size for size in predictor.example_shape if size is not None]
     if len(shape) != 3:
         raise errors.InputError(
-            f"--input: the model takes {predictor.name} of the shape "
-            f"{predictor.example_shape}, not images; give a data set of that form"
+            f"--input: the model takes {predictor.name} of the shape {predictor.example_shape}, "
+            "not images; pass a dataset of that form"
         )
     return shape[0], shape[1], shape[2]
 

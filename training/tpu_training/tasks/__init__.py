@@ -1,4 +1,4 @@
-"""Tasks: which one a training learns, and whether the data set holds what it needs.
+"""Tasks: which one a training learns, and whether the dataset holds what it needs.
 
 Losses and metrics need TensorFlow, which takes seconds to load, so they are in built_in.py, and
 their names are listed here for `--help` and wrong input. A user's own task is a file with a `task`.
@@ -12,7 +12,7 @@ from tpu_training.errors import InputError
 from tpu_training.models import params, registry
 from tpu_training.models import spec as specs
 
-# What a data set of these targets is for by default.
+# What a dataset of these targets is for by default.
 _BY_TARGETS = {
     specs.CLASS: "classification",
     specs.LABELS: "multi_label",
@@ -50,13 +50,13 @@ def _named(name: str) -> str | specs.Task:
     if name and name not in built_in_tasks():
         raise InputError(
             f"--task={name}: unknown{params.suggest(name, built_in_tasks())}; expected "
-            f"{', '.join(built_in_tasks())} or the path of a .py file"
+            f"{', '.join(built_in_tasks())}, or the path of a .py file"
         )
     return name
 
 
 def identity(definition: registry.ModelDefinition) -> dict[str, str]:
-    """Return what names the task of `definition`, if not its model's file and data set do."""
+    """Return what names the task of `definition`, if not its model's file and dataset do."""
     task = definition.task
     if isinstance(task, str):
         return {"task": task} if task else {}
@@ -66,7 +66,7 @@ def identity(definition: registry.ModelDefinition) -> dict[str, str]:
 
 
 def check_targets(definition: registry.ModelDefinition, spec: specs.DataSpec) -> None:
-    """Raise InputError if the data set does not hold what the task needs; loads nothing."""
+    """Raise InputError if the dataset does not hold what the task needs; loads nothing."""
     task = definition.task
     if isinstance(task, specs.Task):
         needed, name = ("" if task.any_targets else task.targets), task.name
@@ -75,14 +75,14 @@ def check_targets(definition: registry.ModelDefinition, spec: specs.DataSpec) ->
         name = task
     if needed and needed != spec.targets:
         raise InputError(
-            f"--task={name}: needs examples with {needed}, but the data set holds {spec.targets}; "
+            f"--task={name}: needs examples with {needed}, but the dataset has {spec.targets}; "
             f"omit --task for {_BY_TARGETS.get(spec.targets, ' or '.join(LANGUAGE_MODELS))}"
         )
     if name in LANGUAGE_MODELS and spec.kind != "text":
-        raise InputError(f"--task={name}: is for text, but the data set holds {spec.kind}s")
+        raise InputError(f"--task={name}: is for text, but the dataset has {spec.kind}s")
     if not name and spec.targets == specs.NOTHING:
         raise InputError(
-            f"the data set holds no targets; name --task={' or --task='.join(LANGUAGE_MODELS)}"
+            f"the dataset has no targets; pass --task={' or --task='.join(LANGUAGE_MODELS)}"
         )
 
 

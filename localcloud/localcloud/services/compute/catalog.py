@@ -89,13 +89,31 @@ def require_region(region: str) -> None:
 
 
 @lru_cache(maxsize=1)
+def tpu_machines() -> dict[str, dict[str, Any]]:
+    """Return what is known of each machine type with a TPU, by name."""
+    found: dict[str, dict[str, Any]] = data.load("compute-tpu-machines")
+    return found
+
+
+def is_offered(name: str, zone: str) -> bool:
+    """Return whether a zone has a machine type: AI zones have those with a TPU alone."""
+    if name in tpu_machines():
+        return zone in tpu_machines()[name]["zones"]
+    return zone not in ai_zones()
+
+
+@lru_cache(maxsize=1)
 def machine_types() -> dict[str, MachineType]:
     """Return every predefined machine type by name.
 
     Those of shared cores have a table of their own, since they are no products of vCPUs and GiB.
     """
     offered = data.load("compute-machine-types") | data.load("compute-shared-core-types")
-    return {name: MachineType(name, **about) for name, about in offered.items()}
+    found = {name: MachineType(name, **about) for name, about in offered.items()}
+    return found | {
+        name: MachineType(name, about["vcpus"], about["memory"])
+        for name, about in tpu_machines().items()
+    }
 
 
 def machine_type(name: str, zone: str) -> MachineType:
@@ -106,8 +124,8 @@ def machine_type(name: str, zone: str) -> MachineType:
             f"{', '.join(sorted(machine_types()))}."
         )
         raise api.wrong_value("machineType", name, why)
-    found = None if zone in ai_zones() else machine_types().get(name)
-    if found is None:
+    found = machine_types().get(name)
+    if found is None or not is_offered(name, zone):
         raise ApiError(404, f"The resource 'zones/{zone}/machineTypes/{name}' was not found")
     return found
 
@@ -216,9 +234,14 @@ def _serve_offered(
     @API.method(f"{collection}.list", permission=f"compute.{collection}.list")
     def list_(cloud: Cloud, call: Call) -> Json:
         place = _place_of(call, parameter)
-        none = collection == "machineTypes" and last(place) in ai_zones()
-        seen = [name for name in names if visible(cloud, call.project, name)]
-        items = [] if none else [view(place, name) for name in seen]
+        types = collection == "machineTypes"
+        seen = [
+            name
+            for name in names
+            if visible(cloud, call.project, name)
+            and not (types and not is_offered(name, last(place)))
+        ]
+        items = [view(place, name) for name in seen]
         return api.page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
 
 

@@ -80,14 +80,17 @@ def full_scheduling(sent: Json) -> Json:
     """Return completed scheduling options: preemptible machines neither restart nor migrate."""
     # `preemptible` says both: an old preemptible instance, and a spot one.
     spot = sent.get("provisioningModel") == "SPOT"
+    flexible = sent.get("provisioningModel") == "FLEX_START"
     short = spot or sent.get("preemptible", False)
     full = {
         "onHostMaintenance": "TERMINATE" if short else "MIGRATE",
-        "automaticRestart": not short,
+        "automaticRestart": not short and not flexible,
         "provisioningModel": "STANDARD",
         **sent,
         "preemptible": short,
     }
+    if flexible:
+        _require_end(full)
     if short and full["automaticRestart"]:
         raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
     if short and full["onHostMaintenance"] != "TERMINATE":
@@ -102,6 +105,22 @@ def full_scheduling(sent: Json) -> Json:
     if spot:
         full.setdefault("instanceTerminationAction", "STOP")
     return full
+
+
+# Seconds (10 minutes to 7 days): docs.cloud.google.com/tpu/docs/request-using-flex-start, 2025-09.
+_SHORTEST_RUN, _LONGEST_RUN = 600, 7 * 86400
+
+
+def _require_end(full: Json) -> None:
+    """Refuse flex-start without an end, by the rules that Google's provider names."""
+    seconds = int(full.get("maxRunDuration", {}).get("seconds", 0))
+    if not _SHORTEST_RUN <= seconds <= _LONGEST_RUN:
+        why = "Flex-start instances need one of 10 minutes to 7 days."
+        raise wrong_value("scheduling.maxRunDuration", seconds, why)
+    if full["automaticRestart"] or full.get("instanceTerminationAction") != "DELETE":
+        why = "Flex-start instances need DELETE, and automaticRestart false."
+        given = full.get("instanceTerminationAction", "")
+        raise wrong_value("scheduling.instanceTerminationAction", given, why)
 
 
 def full_shielding(sent: Json) -> Json:

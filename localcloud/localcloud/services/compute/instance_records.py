@@ -4,7 +4,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from localcloud.core import ApiError, Cloud, Hook, Json, MachineSpec, Record, projects
-from localcloud.services.compute import resources
+from localcloud.services.compute import resources, tpu_machines
 from localcloud.services.compute.api import STORE, last, path_from
 
 INSTANCE = resources.Kind(
@@ -59,7 +59,10 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
         name=record["name"],
         number=int(record["id"]),
         machine_type=last(record["machineType"]),
-        attributes={item["key"]: item.get("value", "") for item in items},
+        attributes={
+            **tpu_machines.attributes(record),
+            **{item["key"]: item.get("value", "") for item in items},
+        },
         service_account=accounts[0].get("email"),
         scopes=tuple(accounts[0].get("scopes", ())),
         tags=tuple(record["tags"].get("items", ())),

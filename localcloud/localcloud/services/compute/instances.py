@@ -4,7 +4,14 @@ from localcloud.core import ApiError, Cloud, invalid, machine_powered_off, not_f
 from localcloud.core.call import Call, Json
 from localcloud.core.store import Record, Work, effect
 from localcloud.services import org_policy
-from localcloud.services.compute import addresses, catalog, disks, instance_properties, resources
+from localcloud.services.compute import (
+    addresses,
+    catalog,
+    disks,
+    instance_properties,
+    resources,
+    tpu_machines,
+)
 from localcloud.services.compute import instance_records as records
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE
@@ -76,6 +83,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
     machine_type = last(body.get("machineType", ""))
     if not machine_type:
         raise wrong_value("resource.machineType", "", "It is required.")
+    tpu_machines.require(cloud, machine_type, zone, body)
     catalog.machine_type(machine_type, zone)
     if body.get("guestAccelerators"):
         raise invalid(
@@ -445,6 +453,31 @@ def require_capacity(cloud: Cloud, record: Record) -> None:
 
 def _cpus(record: Record) -> int:
     return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
+
+
+# Instances that may run for a limited time: `maxRunDuration`, which flex-start requires.
+
+
+@records.started
+def begin_run(cloud: Cloud, path: str) -> None:
+    """Schedule the end of an instance whose run time is limited: counted from each start."""
+    record = cloud.store.get(STORE, path)
+    if record is None or not (duration := record["scheduling"].get("maxRunDuration")):
+        return
+    since, seconds = record["lastStartTimestamp"], float(duration.get("seconds", 0))
+    work = Work("compute.instance.over", {"path": path, "since": since}, seconds)
+    cloud.operations.start(f"compute-internal/over/{path}/{since}", work)
+
+
+@effect("compute.instance.over")
+def _over(cloud: Cloud, path: str, since: str) -> None:
+    record = cloud.store.get(STORE, path)
+    if record is None or record["status"] != "RUNNING" or record["lastStartTimestamp"] != since:
+        return
+    if record["scheduling"].get("instanceTerminationAction") == "DELETE":
+        delete(cloud, path)
+    else:
+        _stop(cloud, path)
 
 
 # Preemptible instances, the predecessors of spot ones, are stopped after a day.

@@ -53,12 +53,12 @@ def test_a_log_that_fills_the_disk_ends_the_try_as_a_failure_that_says_so(tmp_pa
     disk, told = tmp_path / "disk", tmp_path / "told"
     disk.mkdir()
     in_32_mib(FILLED, disk, str(told))
-    said = "the machine's disk is full"
+    said = "the VM's disk is full"
     assert told.read_text() == f"Outcome(why='exited', code=1, said={said!r}) True stopped\n"
 
 
 def test_no_job_begins_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = "the machine's disk is full"
+    full = "the VM's disk is full"
     bucket = Bucket(Clock())
     machine = Machine("m", bucket, tmp_path, lambda _: (0.5, 0), lambda: None)
     Queue(MemoryStore(bucket), print).add(Job("one", "id", Spec("true"), 9.0))

@@ -200,7 +200,7 @@ def test_a_host_that_was_restarted_says_that_its_try_has_gone(site: Site) -> Non
     site.new_host().step()
     site.worker_0(5.0)
     site.worker_0()
-    assert site.job("one").reason == "host 1 of the TPU: its machine was restarted"
+    assert site.job("one").reason == "host 1 of the TPU: its VM was restarted"
 
 
 def test_a_host_that_never_begins_ends_the_try_on_all_after_ten_minutes(site: Site) -> None:
@@ -214,7 +214,7 @@ def test_a_host_that_never_begins_ends_the_try_on_all_after_ten_minutes(site: Si
         site.worker_0(10.0)
     job = site.job("one")
     assert (job.state, job.tries[0].why) == ("failed", "preempted")
-    assert job.reason.startswith("host 1 of the TPU: it has not begun for 10 minutes; see ")
+    assert job.reason.startswith("host 1 of the TPU: it has not started for 10 minutes; see ")
 
 
 def test_a_host_that_falls_silent_ends_the_try_on_all_and_one_that_runs_for_long_does_not(
@@ -235,7 +235,7 @@ def test_a_host_that_falls_silent_ends_the_try_on_all_and_one_that_runs_for_long
     assert site.job("one").state == "running"
     for _ in range(64):
         site.worker_0(10.0)
-    assert site.job("one").reason.startswith("host 1 of the TPU: it has said nothing more for 10 ")
+    assert site.job("one").reason.startswith("host 1 of the TPU: it has stopped reporting for 10 ")
 
 
 def test_a_bucket_that_refuses_for_a_while_ends_no_try_on_a_host(site: Site) -> None:
@@ -264,7 +264,7 @@ def test_a_bucket_that_refuses_for_a_while_ends_no_try_on_a_host(site: Site) -> 
     report = site.store.look("jobs/one/hosts/0001/1.json")
     assert report is not None
     assert report.summary["why"] == "runs"
-    assert site.said.count("trying again: busy") == 3
+    assert site.said.count("retrying: busy") == 3
 
 
 def test_what_an_earlier_worker_0_has_left_running_is_not_begun(site: Site) -> None:

@@ -247,7 +247,7 @@ def test_a_slice_whose_hosts_have_no_numbers_fails_with_that_reason(
 ) -> None:
     queue.add(Job("one", "id", Spec("true", vertex=SLICE), 1.0))
     assert container(store, tmp_path, ends_with()).run("one") == 1
-    assert "does not tell this host of the slice its number" in read(queue).reason
+    assert "set no number for this host of the slice" in read(queue).reason
     queue.change("one", lambda job: Job("one", "id", job.spec, 1.0))
     numbered = {**ENVIRONMENT, "TPU_WORKER_ID": "0"}
     assert container(store, tmp_path, ends_with(0), environment=numbered).run("one") == 0

@@ -119,7 +119,7 @@ def test_a_job_whose_tpu_goes_waits_for_another_one(site: Site) -> None:
 @pytest.mark.parametrize(
     ("command", "more", "state", "code", "said"),
     [
-        ("no-such-program --x", {}, "failed", 127, "the command does not exist"),
+        ("no-such-program --x", {}, "failed", 127, "the command doesn't exist"),
         ("exit 2", {"failures": 3}, "failed", 2, "exit code 2"),
         ("sleep 60", {"timeout": 0.3}, "timed-out", 124, "longer than 0.3 s"),
         (
@@ -127,7 +127,7 @@ def test_a_job_whose_tpu_goes_waits_for_another_one(site: Site) -> None:
             {"requirements": "--no-index\nno-such-package==1.0\n"},
             "failed",
             1,
-            "can't be met",
+            "can't be installed",
         ),
         ("true", {"archive": "0" * 64, "kind": "folder"}, "failed", 1, "no longer in the bucket"),
     ],

@@ -25,6 +25,13 @@ def attempt(tmp_path: Path) -> Attempt:
     return made
 
 
+def start(attempt: Attempt, folder: Path) -> None:
+    """Start a supervisor that runs for ten minutes."""
+    program = folder / "agent.py"
+    program.write_text("import time; time.sleep(600)")
+    attempt.start(program)
+
+
 def outcome(attempt: Attempt) -> Outcome:
     return Supervisor(attempt, lambda _: MemoryStore(Bucket(Clock()))).run()
 
@@ -71,9 +78,7 @@ def test_a_second_supervisor_of_the_same_try_does_nothing(attempt: Attempt) -> N
 
 def test_a_machine_runs_a_job_while_the_supervisor_lives(attempt: Attempt, tmp_path: Path) -> None:
     assert not any_running(tmp_path)
-    program = tmp_path / "agent.py"
-    program.write_text("import time; time.sleep(600)")
-    attempt.start(program)
+    start(attempt, tmp_path)
     assert any_running(tmp_path)
     # Another runner knows it, too, and ends it with all that it has started.
     other = Attempt(attempt.folder)
@@ -83,12 +88,21 @@ def test_a_machine_runs_a_job_while_the_supervisor_lives(attempt: Attempt, tmp_p
     until(lambda: not any_running(tmp_path))
 
 
+def test_a_process_that_becomes_another_program_meanwhile_is_killed(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(attempt, tmp_path)
+    # The first look meets it between the two programs, when it has no environment.
+    looks, others = [set[int]()], attempt._others
+    monkeypatch.setattr(attempt, "_others", lambda: looks.pop() if looks else others())
+    assert attempt.kill()
+    until(lambda: not any_running(tmp_path))
+
+
 def test_what_the_kernel_does_not_end_holds_no_runner_up(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "agent.py"
-    program.write_text("import time; time.sleep(600)")
-    attempt.start(program)
+    start(attempt, tmp_path)
     with monkeypatch.context() as patched:
         # As for a process that waits in a driver.
         patched.setattr("os.kill", lambda *_: None)

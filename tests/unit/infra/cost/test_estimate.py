@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import Catalog
-from infra.cost import Estimate, as_json, dollars, of_accelerator, of_stack, table
+from infra.cost import Estimate, as_json, of_accelerator, of_stack, table
 from infra.settings.machines import Capacity
 from infra.settings.parse import load_stack_file, parse
 from tests.examples import examples
+from tpu_core.words import money
 
 CATALOG = Catalog()
 STACKS = Path(__file__).parents[4] / "stacks"
@@ -40,7 +41,7 @@ def test_the_large_models_cost_what_the_first_users_computed(
 ) -> None:
     hours = Decimal(days) * 24
     estimate = of_accelerator(accelerator, "us-central1", capacity, count, hours, CATALOG)
-    assert dollars(estimate.configured.hour * hours) == cost, model
+    assert money(estimate.configured.hour * hours) == cost, model
 
 
 def estimate_of(stack: str, hours: int = 24) -> Estimate:
@@ -61,7 +62,7 @@ def lines_of(**tpu: object) -> dict[str, str]:
     config = {"tpu-stack:zone": "us-central1-b", "tpu-stack:tpu": wanted}
     parsed = parse({"gcp:project": "some-project", **config}, "test")
     return {
-        f"{line.part}: {line.what}": dollars(line.configured.amount, 4) if line.configured else ""
+        f"{line.part}: {line.what}": money(line.configured.amount, 4) if line.configured else ""
         for line in of_stack(parsed, "test", CATALOG).lines
     }
 
@@ -149,8 +150,8 @@ def test_an_unknown_price_says_so_and_the_total_says_that_it_is_more() -> None:
     assert vm.split()[-5:] == ["unknown"] * 5
     assert total.count("over $") == 5
     assert (
-        "unknown: no source in the catalog has a price of VM n1-standard-2, on-demand in "
-        "us-central2 (as it is set, on demand, spot)." in text
+        "unknown: the catalog has no price for VM n1-standard-2, on-demand in us-central2 (as it "
+        "is set, on demand, spot)." in text
     )
 
 
@@ -251,7 +252,7 @@ def test_the_notes_say_what_replaced_checkpoints_cost_while_google_keeps_them() 
         return "".join(note for note in stack(bucket=bucket).notes if "softDeleteDays" in note)
 
     # 168 GiB at $0.02 a month.
-    assert "for 7 more days, also after `destroy`" in said()
+    assert "for 7 more days, even after `destroy`" in said()
     assert "replaced hourly costs $3.36 a month" in said()
     assert "costs $14.40 a month" in said(softDeleteDays=30)
     assert said(softDeleteDays=0) == said(create=False, name="our-data") == ""
@@ -259,5 +260,5 @@ def test_the_notes_say_what_replaced_checkpoints_cost_while_google_keeps_them() 
 
 def test_the_notes_say_what_the_vm_is_for_where_it_does_not_train() -> None:
     (said,) = [note for note in stack(training={"runOn": "tpu"}).notes if "VM:" in note]
-    assert said.startswith("VM: it trains nothing")
+    assert said.startswith("VM: it doesn't train")
     assert not [note for note in stack().notes if "VM:" in note]

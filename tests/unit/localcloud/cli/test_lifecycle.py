@@ -46,7 +46,7 @@ def test_its_home_and_files_are_its_owners_and_a_start_says_what_is_not(
     (home / "secret").write_bytes(b"x" * 32)
     (home / "secret").chmod(0o600)
     said = run("start").stdout
-    assert "other users of this machine are kept out, except from TPU workers" in said
+    assert "other users of this computer have no access, except to TPU workers" in said
     assert said.count("\n") == 2
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     open_to_others = {
@@ -127,7 +127,7 @@ def test_a_cloud_that_is_killed_while_it_answers_is_an_error_with_one_line(
         monkeypatch.setattr(lifecycle, "running", lambda home: known)
         answering = threading.Thread(target=break_off)
         answering.start()
-        with pytest.raises(lifecycle.CommandError, match="does not answer"):
+        with pytest.raises(lifecycle.CommandError, match="doesn't answer"):
             lifecycle.ask(home, "GET", "status")
         answering.join()
 

@@ -191,7 +191,6 @@ def test_an_image_names_its_licence(net: Client) -> None:
         ({"disks.0.initializeParams.resourcePolicies": ["p"]}, "initializeParams.resourcePolicies"),
         ({"resourcePolicies": ["p"]}, "resourcePolicies"),
         ({"params": {"resourceManagerTags": {"a/b": "c"}}}, "params.resourceManagerTags"),
-        ({"scheduling": {"maxRunDuration": {"seconds": "60"}}}, "scheduling.maxRunDuration"),
         ({"networkInterfaces.0.networkIP": "10.128.0.9"}, "networkInterfaces[].networkIP"),
     ],
 )

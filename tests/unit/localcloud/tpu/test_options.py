@@ -43,7 +43,8 @@ def test_an_ai_zone_is_hidden_until_it_is_switched_on(tpu: Client, cloud: Cloud)
 
 def test_an_ai_zone_has_no_usual_machine_types(tpu: Client, cloud: Cloud) -> None:
     cloud.store.put("setting", "ai-zones", {"on": True})
-    assert tpu.get(f"{COMPUTE}/zones/{AI}/machineTypes").get("items", []) == []
+    types = tpu.get(f"{COMPUTE}/zones/{AI}/machineTypes")["items"]
+    assert {each["name"] for each in types} == {"tpu7x-standard-4t"}
     tpu.get(f"{COMPUTE}/zones/{AI}/machineTypes/n1-standard-2", status=404)
     tpu.post(f"{COMPUTE}/zones/{AI}/instances", machine(AI, name="vm"), status=404)
 

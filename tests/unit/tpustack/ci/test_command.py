@@ -12,14 +12,14 @@ from tests.unit.tpustack.conftest import Run
     [
         (["preview"], "Use --base, --stack or --request"),
         (["preview", "--base", "origin/nosuch"], "`git merge-base origin/nosuch HEAD` failed"),
-        (["deploy", "--request", "7"], "--request and --branch need each other"),
+        (["deploy", "--request", "7"], "use --request and --branch together"),
         (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' does not exist"),
-        (["deploy", "--stack", "dev", "--stack", "mine"], "the pipeline does not deploy mine."),
-        (["destroy", "--stack", "prod", "--confirm", "dev"], "'dev' is not the name of the stack"),
+        (["deploy", "--stack", "dev", "--stack", "mine"], "the pipeline doesn't deploy mine."),
+        (["destroy", "--stack", "prod", "--confirm", "dev"], "--confirm 'dev' doesn't match"),
         (["drift", "--stack", "../dev"], "is no name of a stack"),
         (["drift"], "PULUMI_BACKEND_URL is not set"),
         (["comment", "--request", "7", "--stack=dev", "--output", "no/such"], "has no results"),
-        (["comment", "--request", "7", "--output", "no/such"], "nothing says which stack's"),
+        (["comment", "--request", "7", "--output", "no/such"], "whose results to post is not set"),
         (["plans", "--commit", "c0"], "not set: GITHUB_REPOSITORY, GITHUB_TOKEN"),
     ],
 )

@@ -62,4 +62,4 @@ def test_a_stack_that_the_pipeline_does_not_list_is_not_destroyed(stack: str) ->
     # Its environment would be made on the spot, and ask nobody.
     done = CliRunner().invoke(command, ["destroy", "--stack", stack, "--confirm", stack])
     assert isinstance(done.exception, UsageError)
-    assert f"the pipeline does not deploy {stack}" in str(done.exception)
+    assert f"the pipeline doesn't deploy {stack}" in str(done.exception)

@@ -117,7 +117,7 @@ def test_drift_is_found_even_if_iam_policies_cannot_be_read(
 
     (found,) = drift.drift(job(tmp_path, events((LABEL,), ())), ["dev"], refused)
     assert found.outcome is Outcome.DRIFT
-    assert "could not be compared with the state: no Google credentials" in found.notes[1]
+    assert "couldn't be compared with the state: no Google credentials" in found.notes[1]
 
 
 def events(changes: tuple[Change, ...], noticed: tuple[Change, ...]) -> Any:
@@ -130,8 +130,8 @@ def test_stopped_machines_are_drift_that_a_deployment_does_not_undo(
 ) -> None:
     found = compared(job(tmp_path, events((), (noticed,))))
     assert (found.outcome, found.changes) == (Outcome.DRIFT, (noticed,))
-    assert "Put it back" not in found.notes[0]
-    assert f"left so: {noticed.name} ({noticed.properties[0]})" in found.notes[0]
+    assert "Revert it" not in found.notes[0]
+    assert f"Changed manually: {noticed.name} ({noticed.properties[0]})" in found.notes[0]
 
 
 def test_a_resource_with_both_is_named_once(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_way_back_is_a_command_that_takes_the_stack(
     if pipeline:
         (tmp_path / "stacks" / "pipeline.yaml").write_text(pipeline, encoding="utf-8")
     found = compared(of)
-    assert found.notes[0].startswith(f"Put it back with `{command} --refresh --stack dev`, or")
+    assert found.notes[0].startswith(f"Revert it with `{command} --refresh --stack dev`, or")
 
 
 def test_a_tpu_that_the_idle_limit_stopped_is_no_drift(tmp_path: Path) -> None:

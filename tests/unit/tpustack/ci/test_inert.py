@@ -109,7 +109,7 @@ def test_a_comment_that_is_cut_ends_its_blocks(said: str, times: int) -> None:
 
 
 def test_own_notes_keep_their_code() -> None:
-    note = "No state knows of: disk a. `--remove-orphans` deletes that."
+    note = "Not in any state: disk a. `--remove-orphans` deletes that."
     assert result.prose(note) == note
 
 

@@ -77,7 +77,7 @@ def test_a_job_is_named_then_cancelled_and_its_account_goes_once_it_has_ended(
     (first,) = sweep(api, "pr-8", remove=True)
     assert first.outcome is Outcome.CHANGES
     assert {**states(api), **states(api, "us-west4")} == {here: "CANCELLED", there: "CANCELLED"}
-    assert "it stays until no custom job runs as it" in first.notes[1]
+    assert "waits until no custom job runs as it" in first.notes[1]
     assert email in accounts(api)
     (second,) = sweep(api, "pr-8", remove=True)
     assert (second.outcome, len(second.notes)) == (Outcome.CHANGES, 1)
@@ -117,7 +117,7 @@ def test_no_other_job_is_touched(api: Client) -> None:  # noqa: F811
 def test_a_job_that_is_young_keeps_all_of_its_stack(api: Client) -> None:  # noqa: F811
     job = submit(api, account(api, "pr-7-vx", "pr-7"))
     (kept,) = sweep(api, "pr-8", remove=True, hours=1.9)
-    assert "It stays until all of it is two hours old" in kept.notes[0]
+    assert "They stay until all are two hours old" in kept.notes[0]
     assert states(api) == {job: "RUNNING"}
 
 
@@ -135,7 +135,7 @@ def test_a_disabled_api_has_no_jobs_and_the_account_goes(
 def test_without_permission_to_list_jobs_nothing_is_deleted(api: Client) -> None:  # noqa: F811
     email = account(api, "pr-7-vx", "pr-7")
     member = grant(api, without="aiplatform.customJobs.list")
-    with pytest.raises(TpustackError, match=rf"as {email}, .* takes aiplatform.customJobs.list"):
+    with pytest.raises(TpustackError, match=rf"as {email}, .* you need aiplatform.customJobs.list"):
         sweep(api.as_member(member), "pr-8", remove=True)
     assert email in accounts(api)
 

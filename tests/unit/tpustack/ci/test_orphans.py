@@ -29,7 +29,7 @@ STORAGE = "storage.googleapis.com/storage/v1/b"
 TPU = f"tpu.googleapis.com/v2alpha1/projects/{PROJECT}/locations/{ZONE}"
 NODE = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
 TPU_API, VERTEX_API = "tpu.googleapis.com", "aiplatform.googleapis.com"
-KINDS = ("TPU request", "TPU", "VM", "disk", "bucket")
+KINDS = ("queued resource", "TPU", "VM", "disk", "bucket")
 
 
 def labels(stack: str) -> dict[str, str]:
@@ -243,9 +243,9 @@ def test_young_orphans_and_those_of_an_empty_backend_are_kept(api: Client) -> No
     make(api, "orphan", labels("pr-7"))
     everything = there(api)
     for known, hours, why in (
-        (("pr-8",), 1.9, "It stays until all of it is two hours old"),
-        (("dev",), 3, "the backend has no stack of any request"),
-        ((), 3, "the backend has no stack of any request"),
+        (("pr-8",), 1.9, "They stay until all are two hours old"),
+        (("dev",), 3, "the backend has no PR stack"),
+        ((), 3, "the backend has no PR stack"),
     ):
         (kept,) = sweep(api, *known, remove=True, hours=hours)
         assert why in kept.notes[0]

@@ -49,7 +49,7 @@ def test_the_rules_of_a_revision_are_asked_with_all_that_they_import(repository:
         environment = definition["runtime"]["options"]["virtualenv"]
         assert environment == str(repository / ".venv")
     assert not pack.exists()
-    assert "this change touches `policy/`" in rules_note(repository, "HEAD~")
+    assert "this change also touches `policy/`" in rules_note(repository, "HEAD~")
 
 
 def test_without_a_revision_it_is_the_checkouts_own_pack(repository: Path) -> None:

@@ -65,8 +65,8 @@ def test_pull_requests_like_must_name_a_stack(
     ("branches", "later", "why"),
     [
         ({"main", "work"}, timedelta(hours=1), ""),
-        ({"main", "work"}, timedelta(hours=3), "Its time was up"),
-        ({"main"}, timedelta(hours=1), "Its branch `work` is gone"),
+        ({"main", "work"}, timedelta(hours=3), "Its lifetime ended"),
+        ({"main"}, timedelta(hours=1), "Its branch `work` was deleted"),
     ],
 )
 def test_a_requests_stack_goes_with_its_branch_or_when_its_time_is_up(
@@ -85,10 +85,10 @@ def test_a_stack_without_tags_is_swept() -> None:
 @pytest.mark.parametrize("expires", ["", "soon", "2026-13-45", "[]"])
 def test_an_invalid_expiry_is_reported_and_the_stack_kept(expires: str) -> None:
     damaged = {pipeline.BRANCH: "work", pipeline.EXPIRES: expires}
-    with pytest.raises(TpustackError, match=r"which is no time, so it stays"):
+    with pytest.raises(TpustackError, match=r"which isn't a time, so the stack stays"):
         pipeline.reason_to_sweep(damaged, {"work"}, NOW)
     naive = {**damaged, pipeline.EXPIRES: "2020-01-01T00:00:00"}
-    assert pipeline.reason_to_sweep(naive, {"work"}, NOW).startswith("Its time was up")
+    assert pipeline.reason_to_sweep(naive, {"work"}, NOW).startswith("Its lifetime ended")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_plan_without_secrets_asks_for_no_key(tmp_path: Path) -> None:
 def test_unsealed_plans_are_refused_with_a_message(tmp_path: Path, forged: str) -> None:
     path = tmp_path / "dev.plan.json"
     path.write_text(forged)
-    with pytest.raises(TpustackError, match="is no plan of `tpustack ci preview`"):
+    with pytest.raises(TpustackError, match="isn't a plan of `tpustack ci preview`"):
         deployment.read_plan(path)
 
 
@@ -135,12 +135,12 @@ def test_a_plan_cannot_choose_the_key_that_decrypts_it(tmp_path: Path) -> None:
         ("dev", "c1", "s1", None, ""),
         # It was carried out in part by a run that was killed.
         ("dev", "c1", "s2", "its own", ""),
-        ("prod", "c1", "s1", None, "it is a plan of stack dev"),
-        ("dev", "c2", "s1", None, "made from commit c1, and this is c2"),
-        ("dev", "", "s1", None, "made from commit c1, and this is none"),
+        ("prod", "c1", "s1", None, "it is for stack dev"),
+        ("dev", "c2", "s1", None, "for commit c1, and this is c2"),
+        ("dev", "", "s1", None, "for commit c1, and this is none"),
         ("dev", "c1", "s2", None, "something else was deployed since"),
         ("dev", "c1", "s2", "another", "something else was deployed since"),
-        ("dev", "c2", "s2", "its own", "made from commit c1, and this is c2"),
+        ("dev", "c2", "s2", "its own", "for commit c1, and this is c2"),
     ],
 )
 def test_a_plan_is_of_one_stack_commit_and_state(

@@ -195,7 +195,7 @@ def test_one_broken_stack_does_not_stop_the_sweep_of_others() -> None:
     }
     refused, damaged, gone = swept(world)
     assert (refused.problem, gone.outcome) == ("the answer is lost", Outcome.CHANGES)
-    assert "'soon', which is no time" in damaged.problem
+    assert "'soon', which isn't a time" in damaged.problem
     assert world.tags.keys() == {"pr-1", "pr-2"}
 
 

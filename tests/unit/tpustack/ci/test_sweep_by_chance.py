@@ -192,7 +192,7 @@ def test_settings_can_set_none_of_the_labels_that_the_sweeper_goes_by() -> None:
     assert marks == set(OWN_LABELS)
     with pytest.raises(SettingsError) as refused:
         parse({"tpu-stack:labels": dict.fromkeys(OWN_LABELS, "x")}, "dev")
-    assert "which is the stack's own" in str(refused.value)
+    assert "which the stack uses to find its own resources" in str(refused.value)
 
 
 @settings(max_examples=examples(2500), deadline=None)
@@ -230,4 +230,4 @@ def test_orphans_of_a_dead_stack_are_deleted_up_to_the_limit() -> None:
     # Each stack's account waits until its job has ended.
     assert len(google.deleted) == MOST_ORPHANS // 9 * 8
     assert not any(google.all[number].kind == "account" for number in google.deleted)
-    assert "Left for the next sweep: one deletes at most 60" in first[-1].notes[0]
+    assert "They wait for the next sweep, because one deletes at most 60" in first[-1].notes[0]

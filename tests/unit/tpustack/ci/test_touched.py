@@ -70,7 +70,7 @@ def test_the_branches_of_a_remote_are_listed(repository: Path) -> None:
 
 def test_a_remote_that_lists_no_branches_is_an_error(repository: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "--bare", "empty.git")
-    with pytest.raises(TpustackError, match=r"empty\.git lists no branch at all"):
+    with pytest.raises(TpustackError, match=r"empty\.git lists no branches"):
         remote_branches(repository, str(tmp_path / "empty.git"))
 
 

@@ -100,7 +100,7 @@ def test_all_stacks_are_shown_when_none_is_named_and_a_wrong_file_hides_no_other
 def test_all_wrong_names_are_reported_at_once(project: Path) -> None:
     with pytest.raises(UsageError) as told:
         places(("none", "dev"), ("s3://x",))
-    assert "there is no stack none" in str(told.value)
+    assert "has no file Pulumi.none.yaml" in str(told.value)
     assert "s3://x is not a bucket" in str(told.value)
 
 
@@ -108,7 +108,7 @@ def test_all_wrong_names_are_reported_at_once(project: Path) -> None:
     ("arguments", "said"),
     [
         (("--bucket", "x"), "--bucket: x is not a bucket. Write it like gs://BUCKET"),
-        (("--stack", "none"), "there is no stack none"),
+        (("--stack", "none"), "has no file Pulumi.none.yaml"),
         (("--port", "70000"), "70000 is not in the range"),
     ],
 )

@@ -12,6 +12,7 @@ from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_core import paths
+from tpustack import console
 from tpustack.cloud.google import Google
 from tpustack.jobs import command
 from tpustack.jobs.job import job_log
@@ -47,6 +48,19 @@ def test_list_shows_running_then_queued_then_ended_jobs(job: Run, filled: Queue)
         ("bad", "failed", None),
     ]
     assert "failed (7)" in job("list").out
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_a_list_of_jobs_fits_the_terminal_and_is_whole_in_a_pipe(
+    job: Run, filled: Queue, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    filled.add(Job("long" * 15, "long", Spec("python -m train " * 9), time.time(), by="ada@here"))
+    lines = job("list").out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        *("job", "runs", "first", "long" * 15, "low", "blocked", "bad")
+    ]
+    monkeypatch.setattr(console, "columns", lambda: columns)
+    assert max(map(len, job("list").out.splitlines())) <= columns
 
 
 def test_a_job_is_shown_with_its_tries(job: Run, filled: Queue) -> None:

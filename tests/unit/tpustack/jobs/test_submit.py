@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
@@ -232,10 +233,30 @@ def test_submit_warns_if_the_framework_will_find_no_tpu(
     plain = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "tensorflow")
     assert "training.runOn" not in plain.err
 
-    on_tpu = "tpu-stack:training:\n    runOn: tpu"
-    file.write_text(file.read_text().replace("tpu-stack:training:", on_tpu))
+    file.write_text(file.read_text().replace("runOn: vm", "runOn: tpu"))
     served = run("job", "submit", "-c", "echo", "--stack", "local", "--framework", "jax")
     assert "-pod-pjrt for the stack local serves its chips to TensorFlow by gRPC" in served.err
+
+
+def test_tensorflow_is_refused_on_a_machine_of_compute_engine_without_it(
+    run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stack_with_jobs(project, queue)
+    monkeypatch.chdir(project)
+    config = yaml.safe_load(file.read_text())
+    config["config"] |= {
+        "tpu-stack:architecture": "compute",
+        "tpu-stack:zone": "us-east5-a",
+        "tpu-stack:tpu": {"acceleratorType": "ct6e-standard-4t"},
+        "tpu-stack:training": {"runOn": "tpu"},
+    }
+    del config["config"]["tpu-stack:vm"]
+    file.write_text(yaml.safe_dump(config))
+    submit = ("job", "submit", "-c", "true", "--stack", "local", "--framework")
+    done = run(*submit, "tensorflow")
+    assert done.code == 2
+    assert "training.tensorflowVersion is not set for the stack local" in done.err
+    assert run(*submit, "jax").code == 0
 
 
 def test_a_framework_is_refused_on_a_slice_whose_hosts_do_not_run_it(
@@ -254,7 +275,7 @@ def test_a_framework_is_refused_on_a_slice_whose_hosts_do_not_run_it(
         return done.err
 
     on_vm = text.replace("v2-8", "v2-32")
-    on_tpu = on_vm.replace("tpu-stack:training:", "tpu-stack:training:\n    runOn: tpu")
+    on_tpu = on_vm.replace("runOn: vm", "runOn: tpu")
     sweep = ("sweep", "--param", "x=1,2", "--trials", "2")
     new = [(*verb, "-c", "t", "--framework", "jax") for verb in (("submit",), sweep)]
     for place in (on_vm, on_tpu):

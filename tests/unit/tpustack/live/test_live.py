@@ -105,6 +105,25 @@ def test_a_caller_without_access_gets_unknown_findings_and_exit_code_3(live: Liv
     assert code == 2
 
 
+def test_a_machine_with_a_tpu_is_looked_for_at_compute_engine(live: Live) -> None:
+    compute = {
+        "architecture": "compute",
+        "zone": "us-east5-a",
+        "tpu": {"acceleratorType": "ct6e-standard-4t"},
+        "training": {"runOn": "tpu", "tensorflowVersion": "2.19.1"},
+    }
+    about = ("TPU type", "TPU software", "TPU quota", "machine type", "vCPU quota")
+    code, found = live(*about, **compute)
+    assert code == 0
+    assert found["machine type"] == ("ok", "us-east5-a has ct6e-standard-4t with 720 GiB")
+    assert found["TPU software"][0] == "ok"
+    assert "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e-v2026" in found["TPU software"][1]
+    assert found["TPU quota"] == ("warning", "quotas of Compute Engine's TPUs are not compared")
+    assert "TPU type" not in found
+    code, found = live("machine type", **{**compute, "zone": "us-west1-b"})
+    assert (code, found["machine type"][0]) == (2, "wrong")
+
+
 @pytest.mark.parametrize(
     ("settings", "about", "said"),
     [

@@ -217,5 +217,5 @@ def problems(state: State) -> list[str]:
         before.setdefault(each["urn"], []).append(each)
     for name, same in before.items():
         if sum(not each.get("delete") for each in same) > 1:
-            found.append(f"{name} is there twice")
+            found.append(f"{name} is listed twice")
     return found

@@ -112,3 +112,4 @@ def test_recover_asks_at_a_terminal_before_it_releases_a_lock(
     done = run("recover", "--stack", "dev")
     assert (found.released, done.code) == (released, 0 if released else 1)
     assert "grace@laptop" in done.out + done.err
+    assert ("Nothing was changed" in done.err) is not released

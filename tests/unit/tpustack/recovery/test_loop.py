@@ -114,6 +114,11 @@ def test_only_a_preemptible_vm_counts_as_lost(
     assert found == ({VM: lost} if lost else {})
 
 
+def test_a_machine_with_a_tpu_is_looked_for_among_the_vms_alone() -> None:
+    outputs = {"architecture": "compute", "project": "p", "tpu_names": ["t"], "tpu_zone": "z"}
+    assert recovery.lost_tpus(None, outputs) == {}  # type: ignore[arg-type]
+
+
 def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def test_a_process_that_is_killed_is_an_error_that_says_so() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
-    with pytest.raises(TrainingError, match="exit code -9 while it made the program"):
+    with pytest.raises(TrainingError, match="exit code -9 while it created the program"):
         programs.make_in_child(die)
 
 

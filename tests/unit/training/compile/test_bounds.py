@@ -71,7 +71,7 @@ def test_the_rates_of_a_replica_are_its_share_of_the_chip() -> None:
 
 def test_an_unknown_type_is_named_with_the_nearest_one() -> None:
     message = unknown_tpu("tpu", "v3_8")
-    assert message.startswith("--tpu=v3_8: no such TPU type; did you mean v3-8?")
+    assert message.startswith("--tpu=v3_8: unknown TPU type; did you mean v3-8?")
     assert "v5litepod-1" in message
     assert "--help" not in unknown_tpu("tpu", "nonsense")
 

@@ -18,7 +18,7 @@ import pytest
 
 from tpu_training import compile_command
 from tpu_training.__main__ import main
-from tpu_training.compile import cached, session
+from tpu_training.compile import cached, session, table
 from tpu_training.compile.answer import (
     Buffer,
     Compiled,
@@ -124,9 +124,10 @@ def test_the_answer_has_memory_bounds_price_largest_batches_and_the_estimate(
         "3.75 GiB  activations and temporaries",
         "300 MiB  bf16[128,56,56,64], 33% padding  conv  own.py:7",
         "at least 76.8 ms (bound, by HBM bandwidth)",
-        "at most 65% of the chip's peak",
+        "3.07 TFLOP, 34.6 GB of HBM traffic a replica; at most 65% of the chip's peak",
         "100 is padded to 104 (resnet/conv own.py:7)",
-        "1,281,167 examples take at least 96.1 s (bound): $0.21 on demand (us-central1, $8.00/h)",
+        "1,281,167 examples take at least 1 min 36 s (bound): $0.21 on demand",
+        "on demand (us-central1, $8.00/h)",
         "evaluation  580 MiB of 15.00 GiB",
         "batch of 4,",
         "without computing anything twice",
@@ -134,6 +135,13 @@ def test_the_answer_has_memory_bounds_price_largest_batches_and_the_estimate(
         "Nothing was measured on a TPU.",
     ):
         assert words in out
+
+
+@pytest.mark.parametrize(
+    ("flops", "said"), [(2.1e8, "210 MFLOP"), (3.07e12, "3.07 TFLOP"), (12, "12 FLOP")]
+)
+def test_a_small_quantity_is_not_a_fraction_of_a_large_unit(flops: float, said: str) -> None:
+    assert table.metric(flops, "FLOP") == said
 
 
 def test_quick_stops_after_memory_and_bounds(
@@ -163,7 +171,7 @@ def test_json_has_all_figures_and_what_each_of_them_is(capsys: pytest.CaptureFix
 
 
 def test_the_page_names_every_field_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
+    page = Path(__file__).parents[4] / "docs" / "sizing.md"
     text = page.read_text(encoding="utf-8")
     _, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--json")
     document = json.loads(out)
@@ -328,7 +336,7 @@ def test_a_damaged_entry_is_told_with_one_line_and_compiled_again(
     assert code == 0
     assert "fits" in out
     assert len(compiler.asked) == 2
-    lines = [line for line in caplog.messages if "compile again" in line]
+    lines = [line for line in caplog.messages if "compiling again" in line]
     assert lines
     assert all("\n" not in line for line in lines)
     caplog.clear()
@@ -379,7 +387,10 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
     ("arguments", "words"),
     [
         (RESNET, ["--tpu is required"]),
-        ((*RESNET, "--tpu=v3_8", "--compare=v9-1"), ["did you mean v3-8?", "--compare=v9-1: no"]),
+        (
+            (*RESNET, "--tpu=v3_8", "--compare=v9-1"),
+            ["did you mean v3-8?", "--compare=v9-1: unknown"],
+        ),
         ((*RESNET, "--tpu=v3-8", "--global_batch_size=1001"), ["v3-8: --global_batch_size=1001"]),
         (
             (*RESNET, "--tpu=v3-8", "--evaluation_batch_size=9"),
@@ -392,13 +403,13 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
         (("compile", "--tpu=v3-8", "--data=/nowhere"), ["--data=/nowhere: contains no manifest"]),
         (
             ("compile", "--tpu=x", "--dropuot=1", *IMAGES),
-            ["--tpu=x: no such", "--dropuot: unknown"],
+            ["--tpu=x: unknown", "--dropuot: unknown"],
         ),
         (
             ("compile", "--tpu=v3-8", "--stablehlo=f", "--model=resnet"),
-            ["program, without --model"],
+            ["program; omit it, or omit --model"],
         ),
-        (("compile", "--tpu=v3-8", "--stablehlo=f", "--epochs=2"), ["without --epochs=2"]),
+        (("compile", "--tpu=v3-8", "--stablehlo=f", "--epochs=2"), ["or omit --epochs=2"]),
         ((*RESNET, "--tpu=v3-8", "--examples=0"), ["--examples=0: must be at least 1"]),
         (("compile", "--tpu=v3-8", "--stablehlo=/nowhere"), ["--stablehlo=/nowhere: can't be"]),
     ],
@@ -454,7 +465,7 @@ def test_the_manifest_of_a_data_set_is_enough(
     assert document["answers"][0]["epoch"]["seconds"] > 0
     code, _, err = run(capsys, *job)
     assert code == 2
-    assert "--image_size=0: the images of the data set photos have different sizes" in err
+    assert "--image_size=0: the images of the dataset photos have different sizes" in err
 
 
 def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
@@ -467,7 +478,7 @@ def test_a_machine_without_libtpu_is_reported_with_all_other_problems(
         "training failed: libtpu is not installed\n",
     )
     _, _, err = run(capsys, *RESNET, "--tpu=v3_8", *BATCHES)
-    assert "--tpu=v3_8: no such TPU type" in err
+    assert "--tpu=v3_8: unknown TPU type" in err
     assert "libtpu is not installed" in err
 
 
@@ -480,7 +491,7 @@ def test_on_a_terminal_progress_is_a_bar_on_standard_error_that_is_removed(
     code, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
     assert code == 0
     assert "\x1b" not in out
-    assert "searching the largest batch: 504 examples a replica" in terminal.getvalue()
+    assert "searching for the largest batch: 504 examples a replica" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 

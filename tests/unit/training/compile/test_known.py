@@ -40,7 +40,7 @@ def test_an_unknown_job_names_the_cure_or_gives_an_empty_list(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["compile", "--cached", *JOB]) == 1
-    assert "nothing is known of this job: leave out --cached" in capsys.readouterr().err
+    assert "no answer is stored for this training; omit --cached" in capsys.readouterr().err
     assert main(["compile", "--cached", "--json", *JOB]) == 0
     assert json.loads(capsys.readouterr().out)["answers"] == []
 
@@ -50,7 +50,7 @@ def test_a_program_in_a_file_is_refused_with_all_other_problems(
 ) -> None:
     assert main(["compile", "--cached", "--stablehlo=step.mlir", "--tpu=v9-8"]) == 2
     said = capsys.readouterr().err
-    assert "without --stablehlo" in said
+    assert "omit --stablehlo" in said
     assert "--tpu=v9-8" in said
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests import published
 
-PAGE = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
+PAGE = Path(__file__).parents[4] / "docs" / "sizing.md"
 ROWS = published.compare(published.facts())
 
 

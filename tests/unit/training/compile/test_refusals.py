@@ -109,7 +109,7 @@ def test_a_shape_that_depends_on_the_data_is_named_with_its_line(refused: Refuse
         "count = tf.cast(features[0, 0, 0, 0], tf.int32)\nx += tf.zeros((count, 1), x.dtype)"
     )
     assert f"own.py:{FIRST_LINE + 1}: Fill needs its input 0 before the step runs" in message
-    assert "give it a size that does not depend on the data" in message
+    assert "use a size that doesn't depend on the data" in message
 
 
 def test_a_dynamic_shape_and_a_missing_kernel_in_a_loop_are_both_named(
@@ -128,7 +128,7 @@ def test_a_value_that_python_reads_while_the_step_is_traced_is_named_with_its_li
     refused: Refused,
 ) -> None:
     message = refused("x = x * 2\nx = x[: features.numpy().max()]")
-    assert message.startswith("the training step can't be made a graph: own.py:")
+    assert message.startswith("the training step can't become a graph: own.py:")
     assert f"own.py:{FIRST_LINE + 1}: " in message
     assert "must be known before the step runs" in message
 

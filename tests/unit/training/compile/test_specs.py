@@ -1,4 +1,4 @@
-"""A data set that does not exist yet, described on the command line."""
+"""A dataset that does not exist yet, described on the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def test_texts_are_described_by_their_length_vocabulary_and_classes() -> None:
     ("arguments", "messages"),
     [
         (("224", 2), ["--vocabulary=0: a text of --shape=224 tokens needs"]),
-        (("224x224x3", 2, 100), ["--vocabulary=100: images of --shape=224x224x3 have none"]),
+        (
+            ("224x224x3", 2, 100),
+            ["--vocabulary=100: images of --shape=224x224x3 have no vocabulary"],
+        ),
         (("224x224", 0), ["--shape=224x224: expected HEIGHTxWIDTHxCHANNELS", "--classes=0: must"]),
         (("0", 2, 100), ["--shape=0: expected"]),
         (("-3x4x1", 2), ["--shape=-3x4x1: expected"]),

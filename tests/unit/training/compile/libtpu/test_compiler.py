@@ -148,7 +148,7 @@ def test_a_broken_program_is_refused_in_the_compilers_words() -> None:
 
 
 def test_a_tpu_that_does_not_exist_is_refused(step: Program) -> None:
-    with pytest.raises(TrainingError, match=r"knows no TPU v9-8 \(v9:2x2x1\)"):
+    with pytest.raises(TrainingError, match=r"doesn't know the TPU v9-8 \(v9:2x2x1\)"):
         compile_program(step, Topology("v9-8", "v9:2x2x1"))
 
 

@@ -39,9 +39,9 @@ def test_the_text_of_stablehlo_names_its_partitions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"HloModule m\n\nENTRY", "neither MLIR's text nor its bytecode"),
+        (b"HloModule m\n\nENTRY", "neither MLIR text nor bytecode"),
         (b"ML\xefR\x0d sdy.sharding", "divided among cores, and its bytecode"),
-        (b"", "neither MLIR's text nor its bytecode"),
+        (b"", "neither MLIR text nor bytecode"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes, said: str) -> None:

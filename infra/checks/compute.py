@@ -1,0 +1,161 @@
+"""Checks of a TPU that is a machine of Compute Engine: type, disk, capacity, software, form."""
+
+from collections.abc import Iterator
+
+from infra.catalog.entries import Host
+from infra.checks.context import Context, nearest, one_of, unverified
+from infra.settings import StackSettings
+from infra.settings.base import UNSET, Problem, misplaced
+from infra.settings.machines import Capacity
+
+
+def host_of(settings: StackSettings, context: Context) -> Host | None:
+    """Return the machine that is the stack's TPU; None for other forms and unknown types."""
+    if not settings.is_compute:
+        return None
+    return context.catalog.hosts.get(settings.tpu.accelerator_type)
+
+
+def check_compute_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that Compute Engine makes the machine type, with this topology and boot disk."""
+    tpu, host = settings.tpu, host_of(settings, context)
+    if not settings.is_compute:
+        disk = tpu.boot_disk_type and tpu.boot_disk_type.value
+        own = {"tpu.topology": tpu.topology, "tpu.bootDiskType": disk}
+        why = "is for architecture compute; the type of another TPU decides it"
+        yield from misplaced(own, why, "Remove it")
+        return
+    if host is None:
+        yield _unknown_type(settings, context)
+        return
+    if tpu.topology and tpu.topology != host.tpu.topology:
+        why = f"is not a topology of {host.tpu.name}"
+        cure = f"Use {host.tpu.topology}, or remove it"
+        if tpu.topology in host.slices:
+            why = f"needs several {host.tpu.name}, but a stack has one"
+        yield Problem("tpu.topology", tpu.topology, why, cure)
+    if tpu.boot_disk_type and tpu.boot_disk_type.value not in host.tpu.disk_types:
+        why = f"is not a disk type that a {host.tpu.name} boots from"
+        cure = f"Use {one_of(host.tpu.disk_types)}"
+        yield Problem("tpu.bootDiskType", tpu.boot_disk_type.value, why, cure)
+
+
+def _unknown_type(settings: StackSettings, context: Context) -> Problem:
+    hosts, wanted = context.catalog.hosts, settings.tpu.accelerator_type
+    legacy = context.catalog.accelerators.get(wanted)
+    family = legacy.family if legacy else ""
+    same = [name for name, host in hosts.items() if host.tpu.family == family]
+    if legacy is None and not context.catalog.is_listed_only(wanted):
+        why = "is not a Compute Engine machine type with a TPU"
+        cure = nearest(wanted, hosts)
+    elif not same:
+        why = "is not available on Compute Engine"
+        cure = f"Use {one_of(hosts)}, or architecture vm with a type of the Cloud TPU API"
+    else:
+        why = "is a type of the Cloud TPU API, but architecture compute needs a machine type"
+        cure = f"Use {one_of(same)}"
+    return Problem("tpu.acceleratorType", wanted, why, cure)
+
+
+def check_compute_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that the machine is bought in a way that Google has for one machine."""
+    capacity, queued = settings.tpu.capacity, settings.tpu.queued
+    if not settings.is_compute:
+        return
+    if capacity is Capacity.PREEMPTIBLE:
+        why = "is the legacy form of spot, which machines with a TPU don't have"
+        yield Problem("tpu.capacity", "preemptible", why, "Use spot")
+    if capacity is Capacity.RESERVED and not (queued and queued.reservation):
+        why = "is required with tpu.capacity: reserved"
+        cure = "Set the name of the reservation that provides the machine"
+        yield Problem("tpu.queued.reservation", UNSET, why, cure)
+
+
+def check_compute_software(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that what runs on the machine exists for its generation.
+
+    Only jobs bring a framework of their own: the trainer is TensorFlow's.
+    """
+    host, wanted = host_of(settings, context), settings.training.tensorflow_version
+    if host is None:
+        return
+    if "tensorflow" in host.frameworks:
+        if wanted is None and not settings.jobs.enabled:
+            why = f"is required: the image of {host.tpu.name} has no TensorFlow"
+            cure = "Set the version to install, for example 2.19.1, or jobs.enabled"
+            yield Problem("training.tensorflowVersion", UNSET, why, cure)
+        return
+    others = " and ".join(host.frameworks)
+    if wanted is not None:
+        why = f"doesn't run on {host.tpu.family}, where Google supports {others}"
+        yield Problem("training.tensorflowVersion", wanted, why, "Remove it, and set jobs.enabled")
+    elif not settings.jobs.enabled:
+        why = f"is required on {host.tpu.family}, because the trainer needs TensorFlow"
+        cure = f"Set it to true, and submit {others} jobs with `tpustack job submit`"
+        yield Problem("jobs.enabled", UNSET, why, cure)
+
+
+def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse settings that belong to another form of TPU, and what only those forms can do."""
+    if not settings.is_compute:
+        return
+    tpu, queued, vm = settings.tpu, settings.tpu.queued, settings.vm.written()
+    if not settings.trains_on_tpu:
+        why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
+        yield Problem("training.runOn", settings.training.run_on.value, why, "Set tpu")
+    # One message for the group, whatever is in it.
+    why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
+    yield from misplaced({"vm": vm or None}, why, "Remove the group")
+    queueing = queued.written() if queued else {}
+    own = {"runHours", "reservation"}
+    yield from misplaced(
+        {f"tpu.queued.{name}": value for name, value in queueing.items() if name not in own},
+        "is for a queued resource of the Cloud TPU API, which Compute Engine doesn't have",
+        "Remove it, or use architecture vm",
+    )
+    yield from misplaced(
+        {
+            "tpu.runtimeVersion": tpu.runtime_version,
+            "tpu.tensorflowVersion": tpu.tensorflow_version,
+        },
+        "is for the Cloud TPU API; Compute Engine boots Google's image for the machine type",
+        "Remove it, and set training.tensorflowVersion for TensorFlow",
+    )
+    yield from misplaced(
+        {
+            "tpu.cidrBlock": tpu.cidr_block,
+            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
+            "tpu.dataDisks": [disk.written() for disk in tpu.data_disks] or None,
+            "tpu.autocheckpoint": tpu.autocheckpoint,
+        },
+        "is for the Cloud TPU API; a stack on Compute Engine is one machine without it",
+        "Remove it, or use architecture vm",
+    )
+    yield from misplaced(
+        {
+            "limits.timeToLiveHours": settings.limits.time_to_live_hours,
+            "limits.idleMinutes": settings.limits.idle_minutes,
+        },
+        "needs the Cloud TPU API, which doesn't manage Compute Engine machines",
+        "Remove it; tpu.capacity: flex-start ends the machine after tpu.queued.runHours",
+    )
+
+
+def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of what nothing here brings back, and of what is unverified."""
+    host, capacity = host_of(settings, context), settings.tpu.capacity
+    if host is None:
+        return
+    if capacity is Capacity.SPOT:
+        yield (
+            "tpu.capacity is spot: a preemption deletes the machine. Run `tpustack recover --loop "
+            f"--stack {context.stack}` on another computer to recreate it; then training and jobs "
+            "resume."
+        )
+    if capacity is Capacity.FLEX_START:
+        yield (
+            "tpu.capacity is flex-start: Google's provider can't let a Compute Engine request "
+            "wait, so without capacity `pulumi up` fails at once."
+        )
+    doubt = [host.tpu.doubt] if host.tpu.doubt and settings.training.tensorflow_version else []
+    yield unverified("architecture: compute", *doubt)

@@ -1,0 +1,141 @@
+"""A TPU that is a machine of Compute Engine, on the real engine: it runs jobs and comes back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tpustack.engine.stack import Stack
+from tpustack.local import LocalCloudCommand
+
+SECONDS = 240
+ZONE = "us-east5-a"
+INSTANCES = (
+    "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-east5-a/instances"
+)
+TPU = {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"}
+MAIN = """
+import os
+print("chips of", os.environ["TPU_NAME"], "for", os.environ["PJRT_DEVICE"], flush=True)
+"""
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what this test looks at."""
+
+
+def test_a_spot_machine_runs_jobs_is_made_again_when_google_takes_it_and_leaves_nothing(
+    deploy: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    google: requests.Session,
+    tmp_path: Path,
+    trainer: Path,
+) -> None:
+    before = cloud.status()["resources"]
+    training = {"runOn": "tpu", "wheel": str(trainer)}
+    jobs = {"enabled": True}
+    settings = {"architecture": "compute", "zone": ZONE, "vm": {}, "training": training}
+    engine = deploy(**settings, tpu=TPU, jobs=jobs)
+    outputs = engine.up(ignore).outputs
+    assert outputs["tpu_name"] == outputs["vm_name"] == "tpu-stack-local-tpu"
+    assert engine.up(ignore).changed == 0
+    (made,) = google.get(INSTANCES).json()["items"]
+    assert made["networkInterfaces"][0]["nicType"] == "GVNIC"
+    assert made["scheduling"]["instanceTerminationAction"] == "DELETE"
+
+    def run(name: str) -> str:
+        work = tmp_path / name
+        work.mkdir()
+        (work / "main.py").write_text(MAIN)
+        tpustack = (sys.executable, "-m", "tpustack", "job")
+        where = ("--bucket", outputs["bucket_url"])
+        about = ("--name", name, "--framework", "jax", "--dir", work)
+        for words in (
+            ("submit", *about, "--command", "python main.py", *where),
+            ("logs", name, "--follow", *where),
+        ):
+            done = subprocess.run(
+                [*tpustack, *words],
+                env={**os.environ, **cloud.environment()},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "chips of tpu-stack-local-tpu for TPU\n" in run("first")
+
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu")
+    deadline = time.monotonic() + 60
+    while google.get(INSTANCES).json().get("items"):
+        assert time.monotonic() < deadline, "Google has not taken it"
+        time.sleep(0.5)
+    # As `tpustack recover` does for what `lost_vms` has found.
+    resources = engine.resources()
+    (urn,) = (each["urn"] for each in resources if each["type"] == "gcp:compute/instance:Instance")
+    engine.renew([urn], ignore)
+    (again,) = google.get(INSTANCES).json()["items"]
+    assert again["id"] != made["id"]
+    assert "chips of tpu-stack-local-tpu for TPU\n" in run("second")
+
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before
+
+
+@pytest.mark.parametrize(
+    ("zone", "tpu", "asked"),
+    [
+        (
+            "us-central1-c",
+            {
+                "acceleratorType": "tpu7x-standard-4t",
+                "capacity": "flex-start",
+                "queued": {"runHours": 1},
+            },
+            {"provisioningModel": "FLEX_START", "maxRunDuration": {"seconds": "3600"}},
+        ),
+        (
+            ZONE,
+            {
+                "acceleratorType": "ct6e-standard-8t",
+                "capacity": "reserved",
+                "queued": {"reservation": "ours"},
+                "externalIps": True,
+                "secureBoot": True,
+            },
+            {"provisioningModel": "STANDARD", "onHostMaintenance": "TERMINATE"},
+        ),
+    ],
+)
+def test_each_way_to_buy_a_machine_is_what_google_is_asked_for_and_stays(
+    deploy: Callable[..., Stack],
+    google: requests.Session,
+    trainer: Path,
+    zone: str,
+    tpu: dict[str, Any],
+    asked: dict[str, Any],
+) -> None:
+    training = {"runOn": "tpu", "wheel": str(trainer)}
+    jobs = {"enabled": True}
+    settings = {"architecture": "compute", "vm": {}, "training": training, "jobs": jobs}
+    engine = deploy(**settings, zone=zone, tpu=tpu)
+    engine.up(ignore)
+    (made,) = google.get(INSTANCES.replace(ZONE, zone)).json()["items"]
+    assert asked.items() <= made["scheduling"].items()
+    if tpu["capacity"] == "reserved":
+        assert made["reservationAffinity"]["values"] == ["ours"]
+        assert made["advancedMachineFeatures"]["threadsPerCore"] == 1
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert "items" not in google.get(INSTANCES.replace(ZONE, zone)).json()

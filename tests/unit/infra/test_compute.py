@@ -1,0 +1,277 @@
+"""What the program declares of a TPU that is a machine of Compute Engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra.catalog import Catalog
+from infra.checks import find_problems, find_warnings
+from infra.cost import of_stack, table, until_destroyed
+from infra.deployer import permissions_of
+from infra.settings import StackSettings
+from infra.settings.machines import BootDiskType
+from infra.settings.parse import parse
+from localcloud.app import LocalCloud
+from localcloud.core import projects
+from localcloud.core.clock import VirtualClock
+from localcloud.testing import Client
+from tests.unit.localcloud.fake_machines import FakeMachines
+
+from .conftest import Run, config, context_of
+
+HOST = {"acceleratorType": "ct6e-standard-4t"}
+TRAINS = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
+
+
+def compute(**settings: Any) -> dict[str, object]:
+    tpu = {**HOST, **settings.pop("tpu", {})}
+    whole = {"zone": "us-east5-a", "training": TRAINS, **settings}
+    return config(architecture="compute", tpu=tpu, **whole)
+
+
+def parsed(**settings: Any) -> StackSettings:
+    return parse(compute(**settings), "test")
+
+
+def test_the_tpu_is_one_instance_from_googles_image_and_the_only_machine(run: Run) -> None:
+    engine, outputs = run(compute())
+    made = engine.one("Instance")
+    assert made["name"] == "tpu-stack-test-tpu"
+    assert (made["machineType"], made["zone"]) == ("ct6e-standard-4t", "us-east5-a")
+    assert made["bootDisk"]["initializeParams"] == {
+        "image": "ubuntu-os-accelerator-images/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+        "size": 200,
+        "type": "hyperdisk-balanced",
+    }
+    assert made["bootDisk"]["autoDelete"]
+    (interface,) = made["networkInterfaces"]
+    assert interface["nicType"] == "GVNIC"
+    assert interface["accessConfigs"] == []
+    assert made["scheduling"] == {
+        "onHostMaintenance": "TERMINATE",
+        "provisioningModel": "STANDARD",
+        "automaticRestart": True,
+    }
+    account = "tpu-stack-test-sa@some-project.iam.gserviceaccount.com"
+    assert made["serviceAccount"]["email"] == outputs["service_account"] == account
+    assert not engine.of("V2Vm")
+    assert "advancedMachineFeatures" not in made
+    assert made["shieldedInstanceConfig"] == {"enableSecureBoot": False}
+
+
+def test_its_outputs_are_those_of_every_stack(run: Run) -> None:
+    _, outputs = run(compute())
+    _, others = run(config())
+    assert outputs.keys() == others.keys()
+    assert outputs["architecture"] == "compute"
+    assert outputs["tpu_names"] == ["tpu-stack-test-tpu"]
+    assert outputs["tpu_name"] == outputs["vm_name"]
+    assert outputs["tpu_zone"] == outputs["vm_zone"] == "us-east5-a"
+    assert (outputs["tpu_endpoint"], outputs["tpu_endpoints"]) == ("", [])
+
+
+def test_its_metadata_make_it_run_the_trainer_on_itself(run: Run) -> None:
+    engine, _ = run(compute())
+    told = engine.one("Instance")["metadata"]
+    assert told["tpu-is-this-machine"] == told["tpu-runs-training"] == "true"
+    assert told["training-tensorflow"] == "2.19.1"
+    assert told["serial-port-logging-enable"] == "true"
+    assert "agent" in told
+    assert "start_training local" in told["startup-script"]
+
+
+def test_a_machine_for_jobs_needs_no_tensorflow(run: Run) -> None:
+    tpu = {"acceleratorType": "tpu7x-standard-4t"}
+    jobs = compute(zone="us-central1-c", tpu=tpu, training={"runOn": "tpu"}, jobs={"enabled": True})
+    engine, _ = run(jobs)
+    made = engine.one("Instance")
+    assert made["metadata"]["training-tensorflow"] == "none"
+    assert made["metadata"]["training-jobs"].startswith("tpu-stack-test-job@")
+    assert "2404-amd64-tpu-tpu7x" in made["bootDisk"]["initializeParams"]["image"]
+
+
+@pytest.mark.parametrize(
+    ("tpu", "scheduling"),
+    [
+        (
+            {"capacity": "spot"},
+            {"provisioningModel": "SPOT", "preemptible": True},
+        ),
+        (
+            {"capacity": "flex-start", "queued": {"runHours": 2.5}},
+            {"provisioningModel": "FLEX_START", "maxRunDuration": {"seconds": 9000}},
+        ),
+    ],
+)
+def test_what_google_takes_or_ends_is_deleted(
+    run: Run, tpu: dict[str, Any], scheduling: dict[str, Any]
+) -> None:
+    engine, _ = run(compute(tpu=tpu))
+    assert engine.one("Instance")["scheduling"] == {
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": False,
+        "instanceTerminationAction": "DELETE",
+        **scheduling,
+    }
+
+
+@pytest.mark.parametrize(
+    ("tpu", "affinity"),
+    [
+        ({}, {"type": "ANY_RESERVATION"}),
+        ({"capacity": "spot"}, None),
+        (
+            {"capacity": "flex-start", "queued": {"runHours": 1}},
+            {"type": "NO_RESERVATION"},
+        ),
+        (
+            {"capacity": "reserved", "queued": {"reservation": "mine"}},
+            {"type": "SPECIFIC_RESERVATION", "values": ["mine"]},
+        ),
+        (
+            {
+                "capacity": "reserved",
+                "queued": {"reservation": "projects/lab/locations/us-east5-a/reservations/ours"},
+            },
+            {"type": "SPECIFIC_RESERVATION", "values": ["projects/lab/reservations/ours"]},
+        ),
+    ],
+)
+def test_it_comes_from_the_reservation_that_is_named(
+    run: Run, tpu: dict[str, Any], affinity: dict[str, Any] | None
+) -> None:
+    engine, _ = run(compute(tpu=tpu))
+    found = engine.one("Instance").get("reservationAffinity")
+    if affinity and "values" in affinity:
+        key = "compute.googleapis.com/reservation-name"
+        values = affinity.pop("values")
+        affinity["specificReservation"] = {"key": key, "values": values}
+    assert found == affinity
+
+
+def test_options_of_the_machine_are_those_of_the_settings(run: Run) -> None:
+    tpu = {
+        "acceleratorType": "ct6e-standard-8t",
+        "topology": "2x4",
+        "bootDiskGib": 500,
+        "bootDiskType": "hyperdisk-balanced",
+        "externalIps": True,
+        "secureBoot": True,
+        "tags": ["lab"],
+    }
+    engine, _ = run(compute(tpu=tpu))
+    made = engine.one("Instance")
+    assert made["bootDisk"]["initializeParams"]["size"] == 500
+    assert made["networkInterfaces"][0]["accessConfigs"] == [{}]
+    assert made["shieldedInstanceConfig"]["enableSecureBoot"]
+    assert made["tags"] == ["tpu-stack-test-net", "lab"]
+    # A guide to this machine type wants it.
+    assert made["advancedMachineFeatures"] == {"threadsPerCore": 1}
+
+
+def test_a_stack_without_the_tpu_api_needs_neither_it_nor_its_roles(run: Run) -> None:
+    engine, _ = run(compute())
+    roles = {member.inputs["role"] for member in engine.of("IAMMember") if "role" in member.inputs}
+    assert "roles/tpu.viewer" not in roles
+    services = {one.inputs["service"] for one in engine.of("Service")}
+    assert "compute.googleapis.com" in services
+    assert "tpu.googleapis.com" not in services
+    needed = permissions_of(parsed())
+    assert not [name for name in needed.of_project() if name.startswith("tpu.nodes.")]
+    given = {role for roles in needed.grants.values() for role in roles}
+    assert "roles/logging.logWriter" in given
+    assert "roles/tpu.viewer" not in given
+    assert "compute.subnetworks.useExternalIp" not in needed.of_project()
+    public = permissions_of(parsed(tpu={"externalIps": True}))
+    assert "compute.subnetworks.useExternalIp" in public.of_project()
+
+
+def test_its_cost_is_its_chips_and_its_disk() -> None:
+    catalog, settings = Catalog(), parsed()
+    estimate = of_stack(settings, "test", catalog)
+    parts = {line.part: line for line in estimate.lines}
+    assert "VM" not in parts
+    price = parts["TPU"].configured
+    assert price is not None
+    assert f"{price.amount:f}" == "10.80"
+    assert parts["Disk"].what == "200 GiB hyperdisk-balanced"
+    assert "unknown: the catalog has no price for Disk 200 GiB" in table(estimate)
+    said = until_destroyed(estimate, settings, "test")
+    assert said.startswith("TPU and disk cost over $10.8")
+    assert said.endswith("Nothing else stops it")
+    flexible = parsed(tpu={"capacity": "flex-start", "queued": {"runHours": 2}})
+    ends = "Google deletes the TPU 2 hours after its creation"
+    assert until_destroyed(estimate, flexible, "test").endswith(ends)
+    hour = {line.part: line for line in of_stack(flexible, "test", catalog).lines}["TPU"].configured
+    assert hour is not None
+    assert f"{hour.amount:f}" == "5.40"
+
+
+@pytest.mark.parametrize(
+    ("tpu", "said"),
+    [
+        ({"capacity": "spot"}, "Run `tpustack recover --loop --stack test` on another computer"),
+        (
+            {"capacity": "flex-start", "queued": {"runHours": 1}},
+            "without capacity `pulumi up` fails at once",
+        ),
+        ({}, "architecture: compute; users report that TensorFlow fails on v6e. Details:"),
+    ],
+)
+def test_a_preview_says_what_nothing_brings_back_and_what_is_not_proven(
+    root: Any, tpu: dict[str, Any], said: str
+) -> None:
+    settings = parsed(tpu=tpu)
+    assert any(said in each for each in find_warnings(settings, context_of(settings, root)))
+
+
+@pytest.mark.parametrize("preview", [True, False])
+def test_what_is_unverified_is_not_said_again_by_the_update(run: Run, preview: bool) -> None:
+    engine, _ = run(compute(tpu={"capacity": "spot"}), preview=preview)
+    assert any(said.startswith("unverified") for said in engine.warnings) == preview
+    assert any(said.startswith("tpu.capacity is spot") for said in engine.warnings)
+
+
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    made = LocalCloud(tmp_path_factory.mktemp("home"), clock=VirtualClock())
+    made.cloud.machines = FakeMachines()
+    made.start()
+    projects.enable_services(made.cloud, projects.DEFAULT_PROJECT, ("compute.googleapis.com",))
+    yield Client(made)
+    made.stop()
+
+
+@pytest.mark.parametrize("kind", sorted(Catalog().hosts))
+def test_google_refuses_the_disks_that_the_checks_refuse_and_no_others(
+    google: Client, root: Any, kind: str
+) -> None:
+    host = Catalog().hosts[kind]
+    zone = next(zone for zone in host.tpu.zones if "-ai" not in zone)
+    place = f"compute.googleapis.com/compute/v1/projects/{projects.DEFAULT_PROJECT}/zones/{zone}"
+    refused = {}
+    for disk in BootDiskType:
+        project, _, family = host.image.partition("/")
+        params = {
+            "sourceImage": f"projects/{project}/global/images/family/{family}",
+            "diskSizeGb": "200",
+            "diskType": f"zones/{zone}/diskTypes/{disk}",
+        }
+        body = {
+            "name": f"{kind}-{disk}",
+            "machineType": f"zones/{zone}/machineTypes/{kind}",
+            "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+            "networkInterfaces": [{"network": "global/networks/default"}],
+            "scheduling": {"onHostMaintenance": "TERMINATE"},
+        }
+        jobs = {"zone": zone, "training": {"runOn": "tpu"}, "jobs": {"enabled": True}}
+        tpu = {"acceleratorType": kind, "topology": host.tpu.topology, "bootDiskType": str(disk)}
+        settings = parsed(tpu=tpu, **jobs)
+        found = [each.setting for each in find_problems(settings, context_of(settings, root))]
+        assert found in ([], ["tpu.bootDiskType"])
+        refused[disk] = bool(found)
+        google.post(f"{place}/instances", body, status=400 if found else 200)
+    assert {*refused.values()} == {True, False}
