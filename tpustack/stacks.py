@@ -1,4 +1,4 @@
-"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
+"""The stack files: read, checked and migrated, without engine or cloud; what their jobs need."""
 
 import json
 import re
@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog import Catalog
+from infra.catalog.entries import Accelerator
 from infra.checks import find_problems, find_warnings, software, with_checks
-from infra.checks.context import Context
-from infra.cost import Estimate
+from infra.checks.context import Context, nearest, one_of
+from infra.cost import Estimate, of_stack
 from infra.names import names_of
 from infra.settings import StackSettings, base, parse
+from infra.settings.machines import Architecture, RunOn
 from tpu_core import words
 from tpustack.errors import UsageError
 from tpustack.project import root
@@ -123,6 +125,121 @@ def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context
 def shown(path: Path) -> str:
     """Return a path relative to the project's folder."""
     return str(path.relative_to(root()))
+
+
+def unoffered(
+    name: str, region: str, catalog: Catalog, *, gpus: bool = False
+) -> Iterator[base.Problem]:
+    """Yield what is wrong with an accelerator in a region, which flags name instead of a stack.
+
+    GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
+    """
+    types = {**catalog.accelerators, **{key: host.tpu for key, host in catalog.hosts.items()}}
+    others = catalog.prices.gpus if gpus else ()
+    if name not in types and name not in others:
+        cure = nearest(name, [*types, *others])
+        yield base.Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
+    # A dict, since a set would name the regions in another order each time.
+    regions = {
+        zone.rpartition("-")[0]: None
+        for other in types.values()
+        for zone in other.zones
+        if name not in types or other.name == name
+    }
+    if region not in regions:
+        why = f"has no {name}" if name in types else "has no TPUs"
+        yield base.Problem("--region", region, why, f"Use {one_of(regions)}")
+
+
+# The same stack on Compute Engine. The checks know what a machine there doesn't have.
+
+# What can be left out: it holds no data and no network of a person's.
+_LEFT_OUT = (
+    *("vm", "tpu.queued.", "tpu.runtimeVersion", "tpu.autocheckpoint"),
+    *("limits.", "recovery.enabled"),
+)
+
+
+def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
+    """Return a stack's file for architecture compute, and what is different then.
+
+    Raises UsageError with what has no counterpart on Compute Engine.
+    """
+    settings = load(stack)
+    name, host = settings.tpu.accelerator_type, _counterpart(settings, catalog)
+    document: dict[str, Any] = parse.load_yaml(path_of(stack).read_text(encoding="utf-8"))
+    # A setting may lack the program's name in the file.
+    config = document["config"] = {
+        key if ":" in key else f"{parse.NAMESPACE}:{key}": value
+        for key, value in document["config"].items()
+    }
+    own = f"{parse.NAMESPACE}:"
+    _put(config, f"{own}architecture", str(Architecture.COMPUTE))
+    _put(config, f"{own}tpu.acceleratorType", host.name)
+    _put(config, f"{own}training.runOn", str(RunOn.TPU))
+    # A runtime has one of its own, the image of a machine does not.
+    tensorflow = software.trainer_tensorflow(settings, context_of(stack, settings, catalog))
+    _put(config, f"{own}training.tensorflowVersion", tensorflow)
+    problems = find_problems(*(found := _parsed(config, stack, catalog)))
+    left = [each for each in problems if each.setting.startswith(_LEFT_OUT)]
+    for problem in left:
+        _put(config, own + problem.setting, None)
+    found = _parsed(config, stack, catalog)
+    if problems := find_problems(*found):
+        raise UsageError("\n".join(map(str, problems)))
+    hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
+    before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
+    unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"
+    driver = "InstanceGroupManager" if settings.vm.instance_group else "Instance"
+    return document, [
+        f"Stack {stack}: {name} of the Cloud TPU API becomes {host.name} of Compute Engine.",
+        f"Price: {before} an hour becomes {after}.",
+        "Quota: Compute Engine counts chips, apart from the Cloud TPU API's quota (users' notes, "
+        "not Google's word).",
+        "Notice of a preemption: the trainer hears that of its own machine. How early it comes on "
+        "a machine with a TPU is unknown.",
+        *(f"Left out: {each.setting} {each.why}." for each in left),
+        *find_warnings(*found),
+        "First, let the job end or save a checkpoint. Then delete TPU and VM, so that you don't "
+        f"pay for both forms: `pulumi destroy --stack {stack} --target-dependents --target "
+        f"'**:{unit}::**' --target '**:{driver}::**'`. `pulumi up` with this file follows.",
+        "The bucket stays, with data, checkpoints and jobs: training resumes from it.",
+    ]
+
+
+def _counterpart(settings: StackSettings, catalog: Catalog) -> Accelerator:
+    """Return the machine with the chips of a stack's TPU. Raises UsageError if there is none."""
+    name, form = settings.tpu.accelerator_type, settings.architecture
+    if form is not Architecture.VM:
+        why, cure = "can't be migrated to compute", "Name a stack of architecture vm"
+        raise UsageError(str(base.Problem("architecture", str(form), why, cure)))
+    tpu = catalog.accelerator(name)
+    hosts = [host.tpu for host in catalog.hosts.values() if tpu and host.tpu.family == tpu.family]
+    for host in hosts:
+        if tpu and host.chips == tpu.chips:
+            return host
+    why, cure = "is not available on Compute Engine", "Keep architecture vm"
+    if hosts:
+        why = "has several hosts, but a stack on Compute Engine is one machine"
+        cure += f", or use one with {one_of(str(host.chips) for host in hosts)} chips"
+    raise UsageError(str(base.Problem("tpu.acceleratorType", name, why, cure)))
+
+
+def _parsed(config: dict[str, Any], stack: str, catalog: Catalog) -> tuple[StackSettings, Context]:
+    settings = parse.parse(config, stack)
+    return settings, context_of(stack, settings, catalog)
+
+
+def _put(group: dict[str, Any], path: str, value: object) -> None:
+    """Set a setting by its dotted name, or remove it; a group that is empty then goes, too."""
+    name, _, rest = path.partition(".")
+    if rest:
+        inside = dict(group.get(name) or {})
+        _put(inside, rest, value)
+        value = inside or None
+    group[name] = value
+    if value is None:
+        del group[name]
 
 
 # What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.

@@ -1,0 +1,258 @@
+"""`tpustack forecast`: dollars and the date of a training's end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.catalog import Catalog
+from infra.settings.machines import Capacity
+from tests.unit.tpustack.conftest import Run
+from tpustack.commands.forecast import (
+    CREATE_SECONDS,
+    START_SECONDS,
+    Loss,
+    Place,
+    Training,
+    finish,
+    preemptions,
+    runs_of,
+    ways_of,
+)
+
+FEW = settings(max_examples=30, deadline=None)
+STEPS = st.floats(1.0, 3e6)
+HOURS = st.floats(0.5, 200.0)
+GIVEN = ("forecast", "--region", "us-central1", "--start", "2026-12-01")
+
+
+def ways(hours: float, step_seconds: float, tpu: str = "v3-8") -> list[Any]:
+    training = Training(tpu, 10_000, step_seconds, "assumption")
+    return [*ways_of(training, Place("us-central1"), hours, Catalog())]
+
+
+@FEW
+@given(STEPS, HOURS, st.floats(1.0, 10.0), st.integers(0, 99))
+def test_more_preemptions_never_make_a_run_shorter(
+    steps: float, hours: float, times: float, seed: int
+) -> None:
+    rare = finish(steps, preemptions(seed, hours * times))
+    often = finish(steps, preemptions(seed, hours))
+    assert often.lost >= rare.lost
+    assert often.ready >= rare.ready
+    assert often.away >= rare.away
+
+
+@FEW
+@given(HOURS, st.floats(1.0, 10.0), st.floats(0.01, 20.0))
+def test_more_preemptions_never_make_a_training_cheaper_or_earlier(
+    hours: float, times: float, step_seconds: float
+) -> None:
+    rare, often = ways(hours * times, step_seconds)[1], ways(hours, step_seconds)[1]
+    assert all(more >= less for more, less in zip(often.dollars, rare.dollars, strict=True))
+    assert all(more >= less for more, less in zip(often.seconds, rare.seconds, strict=True))
+
+
+@FEW
+@given(HOURS, st.floats(0.01, 20.0))
+def test_on_demand_has_no_spread_and_spot_never_ends_before_it(
+    hours: float, step_seconds: float
+) -> None:
+    on_demand, spot = ways(hours, step_seconds)
+    assert on_demand.capacity is Capacity.ON_DEMAND
+    assert on_demand.dollars[0] == on_demand.dollars[1]
+    assert on_demand.seconds[0] == on_demand.seconds[1] <= spot.seconds[0]
+    assert on_demand.lost == (0, 0)
+
+
+@FEW
+@given(STEPS, STEPS, HOURS)
+def test_more_steps_never_take_less_time(one: float, more: float, hours: float) -> None:
+    short, long = (finish(steps, preemptions(7, hours)) for steps in (one, one + more))
+    assert long.ready > short.ready
+    assert long.away >= short.away
+
+
+def test_a_loss_costs_the_start_and_the_steps_since_the_checkpoint_with_a_tpu_and_its_absence() -> (
+    None
+):
+    whole = finish(1000.0, ())
+    lost = finish(1000.0, [Loss(500.0, 60.0, 100.0)])
+    assert whole.away == CREATE_SECONDS
+    assert lost.ready - whole.ready == pytest.approx(START_SECONDS + 100.0)
+    assert lost.away - whole.away == pytest.approx(60.0)
+    assert lost.lost == 1
+
+
+def test_a_tpu_that_lives_to_the_end_is_not_lost() -> None:
+    ready = finish(1000.0, ()).ready
+    assert finish(1000.0, [Loss(ready, 60.0, 100.0)]).lost == 0
+
+
+def test_a_seed_gives_the_same_runs_each_time() -> None:
+    assert runs_of(Capacity.SPOT, 1e6, 16.0) == runs_of(Capacity.SPOT, 1e6, 16.0)
+    assert len(set(runs_of(Capacity.SPOT, 1e6, 16.0))) > 100
+
+
+def test_the_mean_number_of_preemptions_is_the_time_divided_by_the_life() -> None:
+    runs = runs_of(Capacity.SPOT, 30 * 86400.0, 16.0)
+    assert sum(run.lost for run in runs) / len(runs) == pytest.approx(45, rel=0.05)
+
+
+def test_flex_start_ends_after_seven_days_and_is_offered_in_its_regions_alone() -> None:
+    week = 7 * 86400.0
+    assert [runs_of(Capacity.FLEX_START, t, 16.0)[0].lost for t in (week / 2, 2.5 * week)] == [0, 2]
+    training = Training("ct6e-standard-4t", 1000, 1.0, "assumption")
+    here, there = (
+        [way.capacity.value for way in ways_of(training, Place(region), 16.0, Catalog())]
+        for region in ("us-east5", "us-central1")
+    )
+    assert here == ["on-demand", "spot", "flex-start"]
+    assert there == ["on-demand", "spot"]
+
+
+def test_an_unknown_price_is_unknown_and_never_zero() -> None:
+    training = Training("v6e-4", 1000, 1.0, "assumption")
+    [way] = list(ways_of(training, Place("us-east5"), 16.0, Catalog()))[2:]
+    assert (way.capacity, way.hour, way.dollars) == (Capacity.FLEX_START, None, None)
+
+
+def test_a_forecast_is_a_table_of_at_most_80_columns_with_the_kind_of_each_figure(run: Run) -> None:
+    done = run(*GIVEN, "--accelerator-type=v3-8", "--steps=1000000", "--step-seconds=0.142")
+    assert done.code == 0, done.err
+    table, _, notes = done.out.partition("\n\n")
+    assert table.splitlines()[1].split() == (
+        ["v3-8", "on-demand", "$8.00", "39.7", "$316.29", "2026-12-02", "0"]
+    )
+    assert max(map(len, table.splitlines())) <= 80
+    assert notes.startswith("Step on v3-8: 142 ms (assumption: your figure); 1,000,000 steps.\n")
+    assert "(assumption; Google publishes no rate)" in notes
+    assert "Prices of 2026-11-21: https://" in notes
+
+
+def test_long_rows_leave_columns_out(run: Run) -> None:
+    done = run(
+        *("forecast", "--region", "us-east5", "--accelerator-type", "ct6e-standard-4t"),
+        *("--steps", "10000000", "--step-seconds", "3"),
+    )
+    lines = done.out.partition("\n\n")[0].splitlines()
+    assert "an hour" not in lines[0]
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_has_ranges_and_dates(run: Run) -> None:
+    done = run(*GIVEN, "--accelerator-type=v3-8", "--steps=9", "--step-seconds=100", "--json")
+    way = json.loads(done.out)["ways"][0]
+    assert way["tpu"] == "v3-8"
+    assert way["kind"] == "assumption"
+    assert way["dollars"] == ["2.08", "2.08"]
+    assert way["ends"][0].startswith("2026-12-01T00:24:")
+
+
+def answers(*found: dict[str, Any] | None) -> str:
+    return json.dumps(
+        {
+            "answers": [
+                {
+                    "tpu": {"name": name},
+                    "global_batch_size": 1024,
+                    "bound": bound and {"seconds": bound},
+                }
+                for name, bound in found
+            ]
+        }
+    )
+
+
+def test_a_compiled_answer_gives_types_bounds_and_the_batch(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "answers.json"
+    file.write_text(answers(("v3-8", 0.0772), ("v2-8", 0.131)))
+    done = run(*GIVEN, f"--answers={file}", "--examples=128116700", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert [way["tpu"] for way in found["ways"]] == ["v3-8", "v3-8", "v2-8", "v2-8"]
+    assert {way["steps"] for way in found["ways"]} == {125114}
+    assert found["notes"][0].startswith("Step on v3-8: 77.2 ms (bound: the compiler's least time")
+
+
+def test_a_ledger_gives_the_measured_time_of_a_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tpu_training.goodput import account
+
+    seconds = {name: 0.0 for name, _ in account.STATES} | {"step": 90.0, "input": 10.0, "lost": 7.0}
+    made = account.Account(seconds, {}, {}, {}, 1, 500, 35)
+    monkeypatch.setattr(account, "account", lambda ledger: made)
+    done = run(*GIVEN, f"--ledger={tmp_path}", "--accelerator-type=v3-8", "--steps=1000", "--json")
+    assert done.code == 0, done.err
+    way = json.loads(done.out)["ways"][0]
+    assert (way["step_seconds"], way["kind"]) == (0.2, "measured")
+
+
+def test_a_stack_is_priced_with_all_its_parts_and_its_slices(run: Run, project: Path) -> None:
+    done = run("forecast", "--stack=prod", "--steps=100000", "--step-seconds=1", "--json")
+    assert done.code == 0, done.err
+    way = json.loads(done.out)["ways"][0]
+    alone = float(way["hour"]) * way["seconds"][0] / 3600
+    assert float(way["dollars"][0]) > alone
+
+
+TYPE, STEPS_GIVEN = "--accelerator-type=v3-8", "--steps=10"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([TYPE, "--step-seconds=1"], "either --steps or --examples"),
+        ([TYPE, STEPS_GIVEN, "--examples=3", "--step-seconds=1"], "either --steps or --examples"),
+        ([TYPE, STEPS_GIVEN], "say how long a step takes"),
+        ([TYPE, "--examples=3", "--step-seconds=1"], "knows the batch: say --steps"),
+        ([TYPE, STEPS_GIVEN, "--step-seconds=1", "--ledger=x"], "exclude each other"),
+        ([STEPS_GIVEN, "--step-seconds=1"], "either --accelerator-type or --answers"),
+        (["--stack=prod", STEPS_GIVEN, "--step-seconds=1"], "can't be combined"),
+        ([TYPE, STEPS_GIVEN, "--ledger=none"], "none is not a folder"),
+        (
+            ["--accelerator-type=v33-8", STEPS_GIVEN, "--step-seconds=1"],
+            '"v33-8" is not an accelerator of the catalog',
+        ),
+        (["--accelerator-type=v5p-8", STEPS_GIVEN, "--step-seconds=1"], None),
+        (["--accelerator-type=v4-8", STEPS_GIVEN, "--step-seconds=1"], "has no v4-8"),
+        (["--accelerator-type=V100", STEPS_GIVEN, "--step-seconds=1"], "is not an accelerator"),
+        (
+            [TYPE, "--steps=100000000", "--step-seconds=1", "--preempted-after=1"],
+            "v3-8 needs 27,778 hours: expected at most 100,000, and 10,000 times --preempted-after",
+        ),
+    ],
+)
+def test_wrong_input_has_one_message(
+    arguments: list[str], message: str | None, run: Run, project: Path
+) -> None:
+    done = run(*GIVEN, *arguments)
+    if message is None:
+        assert done.code == 0, done.err
+    else:
+        assert done.code == 2
+        assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nothing", "is not the output of `tpu-training compile --json`"),
+        ('{"answers": [{}]}', "is not the output of `tpu-training compile --json`"),
+        (answers(("v3-8", None)), "v3-8 has no bound"),
+    ],
+)
+def test_a_wrong_answer_has_one_message(
+    content: str, message: str, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "answers.json"
+    file.write_text(content)
+    done = run(*GIVEN, f"--answers={file}", STEPS_GIVEN)
+    assert done.code == 2
+    assert message in done.err
