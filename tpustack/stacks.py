@@ -81,6 +81,15 @@ def load(stack: str) -> StackSettings:
         raise UsageError(str(error if path.exists() else error.problems[0])) from None
 
 
+def sound(stack: str, catalog: Catalog) -> StackSettings:
+    """Return a stack's settings, though the training may not be built yet. Raises UsageError."""
+    settings = load(stack)
+    problems = [p for p in check(stack, catalog).problems if not p.setting.startswith("training.")]
+    if problems:
+        raise UsageError("\n".join(map(str, problems)))
+    return settings
+
+
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
     if not path_of(stack).exists():
@@ -154,10 +163,7 @@ def unoffered(
 # The same stack on Compute Engine. The checks know what a machine there doesn't have.
 
 # What can be left out: it holds no data and no network of a person's.
-_LEFT_OUT = (
-    *("vm", "tpu.queued.", "tpu.runtimeVersion", "tpu.autocheckpoint"),
-    *("limits.", "recovery.enabled"),
-)
+_LEFT_OUT = ("vm", "limits.", "recovery.", "tpu.queued.", "tpu.runtime", "tpu.autocheckpoint")
 
 
 def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
@@ -165,7 +171,7 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
 
     Raises UsageError with what has no counterpart on Compute Engine.
     """
-    settings = load(stack)
+    settings = sound(stack, catalog)
     name, host = settings.tpu.accelerator_type, _counterpart(settings, catalog)
     document: dict[str, Any] = parse.load_yaml(path_of(stack).read_text(encoding="utf-8"))
     # A setting may lack the program's name in the file.
@@ -185,8 +191,10 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
     for problem in left:
         _put(config, own + problem.setting, None)
     found = _parsed(config, stack, catalog)
-    if problems := find_problems(*found):
-        raise UsageError("\n".join(map(str, problems)))
+    # What is not built yet is no setting of either form.
+    unbuilt = ("training.wheel", "training.data")
+    if rest := [each for each in find_problems(*found) if not each.setting.startswith(unbuilt)]:
+        raise UsageError("\n".join(map(str, rest)))
     hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
     before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
     unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import repeat
-from typing import Any, NamedTuple, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -162,20 +162,17 @@ def ways_of(training: Training, place: Place, hours: float, catalog: Catalog) ->
         if hour:
             whole = hour.amount + place.others
             costs = [whole * Decimal(r.ready) + place.others * Decimal(r.away) for r in runs]
-            dollars = _range([cost / 3600 for cost in costs])
+            dollars = _range([round(cost / 3600, 2) for cost in costs])
         seconds = _range([run.ready + run.away for run in runs])
         yield Way(training, way, hour, dollars, seconds, _range([run.lost for run in runs]))
 
 
-_T = TypeVar("_T", int, float, Decimal)
-
-
-def _range(values: Sequence[_T]) -> tuple[_T, _T]:
+def _range(values: Sequence[Any]) -> tuple[Any, Any]:
     ordered, tail = sorted(values), int(len(values) * _TAIL)
     return ordered[tail], ordered[-1 - tail]
 
 
-# --- The same as text and as JSON
+# --- The same for people
 
 
 def table(ways: Sequence[Way], start: datetime, columns: int) -> str:
@@ -203,7 +200,7 @@ def notes(ways: Sequence[Way], place: Place, hours: float) -> Iterator[str]:
         yield f"Step on {each.tpu}: {step}; {plural(each.steps, 'step')}."
     yield (
         f"Spot: a TPU lives {hours:g} hours on average (assumption; Google publishes no rate). "
-        f"Ranges leave out {_TAIL:.0%} of {len(_SEEDS)} simulated runs at each end."
+        f"Ranges are of luck alone: {len(_SEEDS)} simulated runs without {_TAIL:.0%} at each end."
     )
     yield (
         f"A lost TPU is back after {duration(_AWAY_SECONDS)}, steps begin {START_SECONDS:g} s "
@@ -220,22 +217,9 @@ def notes(ways: Sequence[Way], place: Place, hours: float) -> Iterator[str]:
     yield from (f"Prices of {source.date}: {source.url}" for source in sources)
 
 
-def as_document(way: Way, start: datetime) -> dict[str, Any]:
-    """Return a way for programs: amounts are texts, and null where a price is unknown."""
-    return {
-        **asdict(way.training),
-        "capacity": str(way.capacity),
-        "hour": way.hour and f"{way.hour.amount:f}",
-        "dollars": way.dollars and [f"{amount:.2f}" for amount in way.dollars],
-        "seconds": way.seconds,
-        "ends": [(start + timedelta(seconds=each)).isoformat() for each in way.seconds],
-        "lost": way.lost,
-    }
-
-
 # --- The command: where its figures come from
 
-_MOST_HOURS, _MOST_LOST, _COLUMNS = 100_000, 10_000, 80
+_MOST_LOST, _COLUMNS = 10_000, 80
 _JSON = "the output of `tpu-training compile --json`"
 
 
@@ -250,7 +234,7 @@ _JSON = "the output of `tpu-training compile --json`"
 @click.option("--examples", type=click.IntRange(1), help="Or examples, epochs included.")
 @click.option(
     "--preempted-after",
-    type=click.FloatRange(0.25, _MOST_HOURS),
+    type=click.FloatRange(0.25, 1000),
     metavar="HOURS",
     default=LIFE_HOURS,
     show_default=True,
@@ -294,15 +278,16 @@ def forecast_command(
     console.refuse([p for each in types for p in stacks.unoffered(each, place.region, catalog)])
     for each in trainings:
         hours = each.steps * each.step_seconds / 3600
-        if hours > min(_MOST_HOURS, _MOST_LOST * preempted_after):
-            most = f"{_MOST_HOURS:,}, and {_MOST_LOST:,} times --preempted-after"
+        if hours > _MOST_LOST * preempted_after:
+            most = f"{_MOST_LOST:,} times --preempted-after"
             raise UsageError(f"{each.tpu} needs {hours:,.0f} hours: expected at most {most}")
     ways = [w for each in trainings for w in ways_of(each, place, preempted_after, catalog)]
     said = [*notes(ways, place, preempted_after)]
     begin = start.replace(tzinfo=timezone.utc) if start else datetime.now(timezone.utc)
     if as_json:
-        documents = [as_document(way, begin) for way in ways]
-        console.echo_json({"currency": "USD", "ways": documents, "notes": said})
+        ends = [[begin + timedelta(seconds=each) for each in way.seconds] for way in ways]
+        found = [{**asdict(w), "ends": end} for w, end in zip(ways, ends, strict=True)]
+        console.echo_json({"currency": "USD", "ways": found, "notes": said})
     else:
         columns = console.columns()
         click.echo(f"{table(ways, begin, columns or _COLUMNS)}\n")
@@ -313,9 +298,7 @@ def _of_stack(
     stack: str, catalog: Catalog, *, asks: bool
 ) -> tuple[str, Place, list[Mapping[str, Any]]]:
     """Return a stack's TPU, what is paid besides it and, if that is asked, what was compiled."""
-    settings = stacks.load(stack)
-    problems = stacks.check(stack, catalog).problems
-    console.refuse([each for each in problems if not each.setting.startswith("training.")])
+    settings = stacks.sound(stack, catalog)
     lines = of_stack(settings, stack, catalog).lines
     parts = [line.configured for line in lines if line.part != "TPU"]
     others = sum((part.amount for part in parts if part), Decimal(0))

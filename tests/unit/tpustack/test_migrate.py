@@ -101,6 +101,13 @@ def test_a_plain_tpu_vm_and_a_group_are_deleted_by_their_own_names(run: Run, pro
     assert "--target '**:V2Vm::**' --target '**:InstanceGroupManager::**'" in notes
 
 
+def test_a_wheel_that_is_not_built_yet_is_not_needed(run: Run, project: Path) -> None:
+    write(project)
+    for wheel in (project / "dist").iterdir():
+        wheel.unlink()
+    assert run("migrate", "old").code == 0
+
+
 POD = {"runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt"}
 
 
