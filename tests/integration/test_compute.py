@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -12,7 +14,10 @@ from typing import Any
 
 import pytest
 import requests
+import yaml
 
+from infra.catalog import Catalog
+from tpustack import stacks
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -91,6 +96,39 @@ def test_a_spot_machine_runs_jobs_is_made_again_when_google_takes_it_and_leaves_
 
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+
+
+def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
+    deploy: Callable[..., Stack],
+    pulumi: Callable[..., subprocess.Popen[str]],
+    google: requests.Session,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime = "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"
+    tpu = {"acceleratorType": "v6e-4", "runtimeVersion": runtime, "capacity": "spot"}
+    engine = deploy(zone=ZONE, tpu=tpu, jobs={"enabled": True})
+    bucket = engine.up(ignore).outputs["bucket_name"]
+    objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+    upload = objects.replace("/storage/v1", "/upload/storage/v1")
+    google.post(upload, params={"uploadType": "media", "name": "kept"}, data=b"a checkpoint")
+    monkeypatch.setattr(stacks, "root", lambda: project)
+    document, notes = stacks.migrated("local", Catalog())
+    (command,) = re.findall(r"`pulumi (destroy [^`]*)`", "\n".join(notes))
+    words = shlex.split(command.replace("--stack local ", ""))
+    deleting = pulumi(*words, "--yes", "--skip-preview")
+    said = deleting.communicate(timeout=SECONDS)[0]
+    assert deleting.returncode == 0, said
+    assert google.get(INSTANCES).json().get("items", []) == []
+    stacks.path_of("local").write_text(yaml.safe_dump(document), encoding="utf-8")
+    outputs = engine.up(ignore).outputs
+    (made,) = google.get(INSTANCES).json()["items"]
+    assert made["machineType"].endswith("/ct6e-standard-4t")
+    assert outputs["bucket_name"] == bucket
+    assert google.get(f"{objects}/kept", params={"alt": "media"}).content == b"a checkpoint"
+    types = {each["type"] for each in engine.resources()}
+    assert not {each for each in types if each.startswith("gcp:tpu") or "QueuedResource" in each}
+    assert engine.up(ignore).changed == 0
 
 
 @pytest.mark.parametrize(
