@@ -219,7 +219,7 @@ def notes(ways: Sequence[Way], place: Place, hours: float) -> Iterator[str]:
 
 # --- The command: where its figures come from
 
-_MOST_LOST, _COLUMNS = 10_000, 80
+_MOST_LOST, _LONGEST, _LAST_YEAR, _COLUMNS = 10_000, 1e6, 2100, 80
 _JSON = "the output of `tpu-training compile --json`"
 
 
@@ -229,7 +229,9 @@ _JSON = "the output of `tpu-training compile --json`"
 @click.option("--region", help="Where, without a stack.")
 @click.option("--answers", type=click.File(encoding="utf-8"), help=f"Types and bounds: {_JSON}.")
 @click.option("--ledger", metavar="MODEL_DIR", help="A job whose steps were measured.")
-@click.option("--step-seconds", type=click.FloatRange(1e-6, 1e6), help="How long a step takes.")
+@click.option(
+    "--step-seconds", type=click.FloatRange(1e-6, _LONGEST), help="How long a step takes."
+)
 @click.option("--steps", type=click.IntRange(1), help="How many steps the training has.")
 @click.option("--examples", type=click.IntRange(1), help="Or examples, epochs included.")
 @click.option(
@@ -263,13 +265,14 @@ def forecast_command(
         raise UsageError("say how long the training is: either --steps or --examples")
     if sum(each is not None for each in timed) > 1:
         raise UsageError("--answers, --ledger and --step-seconds exclude each other")
+    if start and start.year > _LAST_YEAR:
+        raise UsageError(f"--start={start:%Y-%m-%d} is too late: expected {_LAST_YEAR} at most")
     if stack is None:
         if region is None or (accelerator_type is None) == (answers is None):
             raise UsageError("say --stack, or --region with either --accelerator-type or --answers")
         place, found = Place(region), _read(answers) if answers else []
     elif accelerator_type or region or answers:
-        others = "--accelerator-type, --region or --answers"
-        raise UsageError(f"--stack can't be combined with {others}: the stack's settings say it")
+        raise UsageError("--stack can't be combined with --accelerator-type, --region or --answers")
     else:
         accelerator_type, place, found = _of_stack(stack, catalog, asks=timed == [None] * 3)
     trainings = [_compiled(answer, given["steps"], given["examples"]) for answer in found]
@@ -312,9 +315,13 @@ def _of_stack(
 def _read(file: TextIO) -> list[Mapping[str, Any]]:
     try:
         found: list[Mapping[str, Any]] = json.load(file)["answers"]
-        [(str(one["tpu"]["name"]), one["bound"], one["global_batch_size"]) for one in found]
-    except (ValueError, LookupError, TypeError, OSError):
-        raise UsageError(f"--answers: {file.name} is not {_JSON}") from None
+        times = [one["bound"]["seconds"] for one in found if one["bound"]]
+        batches = [one["global_batch_size"] or 1 for one in found if one["tpu"]["name"] + ""]
+        sound = found and all(0 < each < _LONGEST for each in (*times, *batches))
+    except (ValueError, LookupError, TypeError, OSError, RecursionError):
+        sound = False
+    if not sound:
+        raise UsageError(f"--answers: {file.name} is not {_JSON}")
     return found
 
 

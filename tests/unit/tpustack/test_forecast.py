@@ -217,6 +217,7 @@ TYPE, STEPS_GIVEN = "--accelerator-type=v3-8", "--steps=10"
         ([TYPE, STEPS_GIVEN, "--step-seconds=1", "--ledger=x"], "exclude each other"),
         ([STEPS_GIVEN, "--step-seconds=1"], "either --accelerator-type or --answers"),
         (["--stack=prod", STEPS_GIVEN, "--step-seconds=1"], "can't be combined"),
+        ([TYPE, STEPS_GIVEN, "--step-seconds=1", "--start=9999-12-31"], "expected 2100 at most"),
         ([TYPE, STEPS_GIVEN, "--ledger=none"], "none is not a folder"),
         (
             ["--accelerator-type=v33-8", STEPS_GIVEN, "--step-seconds=1"],
@@ -247,6 +248,10 @@ def test_wrong_input_has_one_message(
     [
         ("nothing", "is not the output of `tpu-training compile --json`"),
         ('{"answers": [{}]}', "is not the output of `tpu-training compile --json`"),
+        ('{"answers": []}', "is not the output of `tpu-training compile --json`"),
+        ("[" * 100_000, "is not the output of `tpu-training compile --json`"),
+        (answers(("v3-8", float("nan"))), "is not the output of `tpu-training compile --json`"),
+        (answers(("v3-8", -1.0)), "is not the output of `tpu-training compile --json`"),
         (answers(("v3-8", None)), "v3-8 has no bound"),
     ],
 )
