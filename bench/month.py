@@ -21,11 +21,12 @@ from tpustack.commands.forecast import (
     DELETE_SECONDS,
     LIFE_HOURS,
     SAVE_SECONDS,
-    SPREAD,
     START_SECONDS,
 )
 
 LIFE_SECONDS = LIFE_HOURS * 3600
+# A life is exponential; a creation is within half of its mean.
+_SPREAD = 0.5
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def drawn(seed: int) -> Iterator[Tpu]:
     """Draw TPUs for ever."""
     chance = random.Random(seed)
     while True:
-        takes = CREATE_SECONDS * chance.uniform(1 - SPREAD, 1 + SPREAD)
+        takes = CREATE_SECONDS * chance.uniform(1 - _SPREAD, 1 + _SPREAD)
         yield Tpu(takes, chance.expovariate(1 / LIFE_SECONDS))
 
 

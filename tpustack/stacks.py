@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator
 from infra.checks import find_problems, find_warnings, software, with_checks
 from infra.checks.context import Context, nearest, one_of
 from infra.cost import Estimate, of_stack
@@ -18,6 +17,7 @@ from infra.names import names_of
 from infra.settings import StackSettings, base, parse
 from infra.settings.machines import Architecture, RunOn
 from tpu_core import words
+from tpustack import console
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -84,9 +84,8 @@ def load(stack: str) -> StackSettings:
 def sound(stack: str, catalog: Catalog) -> StackSettings:
     """Return a stack's settings, though the training may not be built yet. Raises UsageError."""
     settings = load(stack)
-    problems = [p for p in check(stack, catalog).problems if not p.setting.startswith("training.")]
-    if problems:
-        raise UsageError("\n".join(map(str, problems)))
+    found = check(stack, catalog).problems
+    console.refuse([each for each in found if not each.setting.startswith("training.")])
     return settings
 
 
@@ -136,17 +135,12 @@ def shown(path: Path) -> str:
     return str(path.relative_to(root()))
 
 
-def unoffered(
-    name: str, region: str, catalog: Catalog, *, gpus: bool = False
-) -> Iterator[base.Problem]:
-    """Yield what is wrong with an accelerator in a region, which flags name instead of a stack.
-
-    GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
-    """
+def unoffered(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:
+    """Yield what is wrong with an accelerator in a region, which flags name instead of a stack."""
     types = {**catalog.accelerators, **{key: host.tpu for key, host in catalog.hosts.items()}}
-    others = catalog.prices.gpus if gpus else ()
-    if name not in types and name not in others:
-        cure = nearest(name, [*types, *others])
+    # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
+    if name not in types and name not in catalog.prices.gpus:
+        cure = nearest(name, [*types, *catalog.prices.gpus])
         yield base.Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
     # A dict, since a set would name the regions in another order each time.
     regions = {
@@ -172,40 +166,34 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
     Raises UsageError with what has no counterpart on Compute Engine.
     """
     settings = sound(stack, catalog)
-    name, host = settings.tpu.accelerator_type, _counterpart(settings, catalog)
+    name, machine = settings.tpu.accelerator_type, _counterpart(settings, catalog)
     document: dict[str, Any] = parse.load_yaml(path_of(stack).read_text(encoding="utf-8"))
+    own, given = f"{parse.NAMESPACE}:", document["config"].items()
     # A setting may lack the program's name in the file.
-    config = document["config"] = {
-        key if ":" in key else f"{parse.NAMESPACE}:{key}": value
-        for key, value in document["config"].items()
-    }
-    own = f"{parse.NAMESPACE}:"
+    config = {key if ":" in key else own + key: value for key, value in given}
     _put(config, f"{own}architecture", str(Architecture.COMPUTE))
-    _put(config, f"{own}tpu.acceleratorType", host.name)
+    _put(config, f"{own}tpu.acceleratorType", machine)
     _put(config, f"{own}training.runOn", str(RunOn.TPU))
     # A runtime has one of its own, the image of a machine does not.
     tensorflow = software.trainer_tensorflow(settings, context_of(stack, settings, catalog))
     _put(config, f"{own}training.tensorflowVersion", tensorflow)
-    problems = find_problems(*(found := _parsed(config, stack, catalog)))
+    problems = find_problems(*_parsed(config, stack, catalog))
     left = [each for each in problems if each.setting.startswith(_LEFT_OUT)]
     for problem in left:
         _put(config, own + problem.setting, None)
     found = _parsed(config, stack, catalog)
-    # What is not built yet is no setting of either form.
+    # The wheel and the data need not be built yet.
     unbuilt = ("training.wheel", "training.data")
-    if rest := [each for each in find_problems(*found) if not each.setting.startswith(unbuilt)]:
-        raise UsageError("\n".join(map(str, rest)))
+    console.refuse([each for each in find_problems(*found) if not each.setting.startswith(unbuilt)])
     hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
     before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
     unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"
     driver = "InstanceGroupManager" if settings.vm.instance_group else "Instance"
-    return document, [
-        f"Stack {stack}: {name} of the Cloud TPU API becomes {host.name} of Compute Engine.",
+    return {**document, "config": config}, [
+        f"Stack {stack}: {name} of the Cloud TPU API becomes {machine} of Compute Engine.",
         f"Price: {before} an hour becomes {after}.",
         "Quota: Compute Engine counts chips, apart from the Cloud TPU API's quota (users' notes, "
         "not Google's word).",
-        "Notice of a preemption: the trainer hears that of its own machine. How early it comes on "
-        "a machine with a TPU is unknown.",
         *(f"Left out: {each.setting} {each.why}." for each in left),
         *find_warnings(*found),
         "First, let the job end or save a checkpoint. Then delete TPU and VM, so that you don't "
@@ -215,21 +203,14 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
-def _counterpart(settings: StackSettings, catalog: Catalog) -> Accelerator:
+def _counterpart(settings: StackSettings, catalog: Catalog) -> str:
     """Return the machine with the chips of a stack's TPU. Raises UsageError if there is none."""
-    name, form = settings.tpu.accelerator_type, settings.architecture
-    if form is not Architecture.VM:
-        why, cure = "can't be migrated to compute", "Name a stack of architecture vm"
-        raise UsageError(str(base.Problem("architecture", str(form), why, cure)))
-    tpu = catalog.accelerator(name)
-    hosts = [host.tpu for host in catalog.hosts.values() if tpu and host.tpu.family == tpu.family]
-    for host in hosts:
-        if tpu and host.chips == tpu.chips:
-            return host
-    why, cure = "is not available on Compute Engine", "Keep architecture vm"
-    if hosts:
-        why = "has several hosts, but a stack on Compute Engine is one machine"
-        cure += f", or use one with {one_of(str(host.chips) for host in hosts)} chips"
+    name = settings.tpu.accelerator_type
+    tpu = None if settings.is_compute else catalog.accelerator(name)
+    for machine, host in catalog.hosts.items():
+        if tpu and (host.tpu.family, host.tpu.chips) == (tpu.family, tpu.chips):
+            return machine
+    why, cure = "is not a TPU VM that is one machine on Compute Engine", "Keep the architecture"
     raise UsageError(str(base.Problem("tpu.acceleratorType", name, why, cure)))
 
 

@@ -85,7 +85,6 @@ def _print_report(report: stacks.Report) -> None:
             click.echo(f"  warning: {warning}")
 
 
-_COMMENT_COLUMNS = 80
 # Eleven years: a longer run is a slip of the keyboard.
 _MOST_HOURS = 100_000
 
@@ -161,7 +160,7 @@ def cost_command(
     elif accelerator_type is None or region is None:
         raise errors.UsageError("say --stack, or both --accelerator-type and --region")
     else:
-        console.refuse([*stacks.unoffered(accelerator_type, region, catalog, gpus=True)])
+        console.refuse([*stacks.unoffered(accelerator_type, region, catalog)])
         way = machines.Capacity(capacity or machines.Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
@@ -174,19 +173,15 @@ def cost_command(
 
 @click.command("migrate")
 @click.argument("stack", shell_complete=console.stacks)
-@console.as_json()
-def migrate_command(stack: str, as_json: bool) -> None:
+def migrate_command(stack: str) -> None:
     """Print the file of STACK for architecture compute, and what that changes.
 
     For TPU VMs of v5p and v6e with one host. Nothing is changed. The comments of the printed file
     say what is left out, what to delete first and what stays.
     """
     document, notes = stacks.migrated(stack, Catalog())
-    if as_json:
-        console.echo_json({"stack": stack, "file": document, "notes": notes})
-        return
     for note in notes:
-        click.echo(cost.wrapped(note, _COMMENT_COLUMNS, "# ", "#   "))
+        click.echo(cost.wrapped(note, 80, "# ", "#   "))
     click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
 
 
