@@ -96,10 +96,10 @@ def build_wheel(output: Path | None = None) -> Path:
     """
     output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves files next to the sources, so it gets a copy. The wheel brings core along.
+        # A build leaves files next to the sources, so it gets a copy. The copy has core itself where
+        # training/ has a link to it.
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-        for room in ("core", "training"):
-            shutil.copytree(root() / room, Path(folder) / room, ignore=made)
+        shutil.copytree(root() / "training", Path(folder) / "training", ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
         command += ["--no-build-isolation", "--wheel-dir", folder, f"{folder}/training"]
         fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -1,7 +1,7 @@
 """The commands that log in to a stack's machines: ssh and notebook.
 
 gcloud does the work. It makes the key, sends it to Google, and goes through IAP, because machines
-have no public address. The stack's file alone says which machine it is, so a stack of which no
+have no public address. The stack's file alone decides which machine it is, so a stack of which no
 update has ended can be looked into, too.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GCLOUD = "gcloud"
 # Jupyter takes the next free port unless told otherwise, and would then not be behind the tunnel.
-# Nobody sees its token in a list of processes: Jupyter makes it, and prints it in the URL alone
+# No one sees its token in a list of processes: Jupyter makes it, and prints it in the URL alone
 # (jupyter-server.readthedocs.io/en/latest/operators/security.html, read 2026-11-26). The image's
 # own TensorFlow or JAX is there as well. A first installation that broke off leaves no jupyter-lab.
 _JUPYTER = """\
@@ -127,7 +127,7 @@ def _become(words: list[str]) -> NoReturn:
 
 
 def _machine(stack: str | None, tpu: bool, host: int | None) -> Machine:
-    """Return the machine that the options name. Raises UsageError, and says what it can't know."""
+    """Return the machine that the options name. Raises UsageError, and tell the person what it can't know."""
     from tpustack import stacks
     from tpustack.engine.backend import name_of
 
@@ -157,8 +157,8 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
         host: its number over all slices, as in the output `tpu_endpoints`; None for the first.
 
     Raises:
-        UsageError: if there is no such machine, or Google lets nobody log in to it.
-        ApiError: if Google doesn't say in which of several zones the TPU is.
+        UsageError: if there is no such machine, or Google lets no one log in to it.
+        ApiError: if Google doesn't tell in which of several zones the TPU is.
     """
     from infra.catalog import Catalog
     from infra.names import names_of
@@ -171,7 +171,7 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
         return Machine(names.vm, project, settings.vm_zone)
     if settings.is_node:
         raise errors.UsageError(
-            "architecture is node: Google lets nobody log in to the hosts of a TPU Node. Without "
+            "architecture is node: Google lets no one log in to the hosts of a TPU Node. Without "
             "--tpu you get the VM that drives it"
         )
     kind = settings.tpu.accelerator_type
@@ -179,7 +179,7 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
     if shape is None:
         raise errors.UsageError(
             f"tpu.acceleratorType: {kind} is no known type, so its number of hosts is unknown. "
-            f"`tpustack check --stack {stack}` says what is wrong"
+            f"`tpustack check --stack {stack}` lists what is wrong"
         )
     number, most = host or 0, shape.hosts * slices
     if number >= most:
@@ -194,7 +194,7 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
 
 
 def _zone(settings: "StackSettings", name: str) -> str:
-    """Return the zone of a TPU; of several that it may be in, Google knows which it is."""
+    """Return the zone of a TPU; of several that it may be in, Google decides."""
     zones = settings.tpu_zones
     if len(zones) == 1:
         return zones[0]

@@ -163,7 +163,7 @@ def test_a_classic_node_lets_nobody_in_but_its_vm_does(
     change(architecture="node", tpu={"acceleratorType": "v2-8"})
     refused = run("ssh", "--stack", "dev", "--tpu")
     assert refused.code == 2
-    assert refused.err.startswith("error: architecture is node: Google lets nobody log in to ")
+    assert refused.err.startswith("error: architecture is node: Google lets no one log in to ")
     assert run("ssh", "--stack", "dev").code == 7
 
 
