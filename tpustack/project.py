@@ -96,8 +96,8 @@ def build_wheel(output: Path | None = None) -> Path:
     """
     output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves files next to the sources, so it gets a copy. The copy has core itself where
-        # training/ has a link to it.
+        # A build leaves files next to the sources, so it gets a copy, which has core itself
+        # where training/ has a link to it.
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
         shutil.copytree(root() / "training", Path(folder) / "training", ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]

@@ -24,13 +24,20 @@ _GCLOUD = "gcloud"
 # No one sees its token in a list of processes: Jupyter makes it, and prints it in the URL alone
 # (jupyter-server.readthedocs.io/en/latest/operators/security.html, read 2026-11-26). The image's
 # own TensorFlow or JAX is there as well. A first installation that broke off leaves no jupyter-lab.
-_JUPYTER = """\
-cd && umask 077 && home=.tpu-stack-notebook
-if ! [ -x $home/bin/jupyter-lab ]; then
-  echo "installing JupyterLab into ~/$home (once)" >&2
-  python3 -m venv --system-site-packages $home && $home/bin/pip install --quiet "jupyterlab>=4,<5"
-fi || {{ echo "if Python lacks venv: sudo apt-get install python3-venv" >&2; exit 1; }}
-exec $home/bin/jupyter-lab --no-browser --ip=127.0.0.1 --port={port} --port-retries=0"""
+_JUPYTER = "\n".join(
+    (
+        "cd && umask 077 && home=.tpu-stack-notebook",
+        "if ! [ -x $home/bin/jupyter-lab ]; then",
+        '  echo "installing JupyterLab into ~/$home (once)" >&2',
+        "  python3 -m venv --system-site-packages $home &&",
+        '    $home/bin/pip install --quiet "jupyterlab>=4,<5"',
+        "fi || {{",
+        '  echo "if Python lacks venv: sudo apt-get install python3-venv" >&2',
+        "  exit 1",
+        "}}",
+        "exec $home/bin/jupyter-lab --no-browser --ip=127.0.0.1 --port={port} --port-retries=0",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,10 @@ def _become(words: list[str]) -> NoReturn:
 
 
 def _machine(stack: str | None, tpu: bool, host: int | None) -> Machine:
-    """Return the machine that the options name. Raises UsageError, and tell the person what it can't know."""
+    """Return the machine that the options name; warn of what only Google knows.
+
+    Raises TpustackError.
+    """
     from tpustack import stacks
     from tpustack.engine.backend import name_of
 
