@@ -108,19 +108,21 @@ def test_the_local_cloud_is_installed_by_its_name_and_answers(
 ) -> None:
     """As `pipx install --pip-args="--find-links FOLDER" tpu-stack-localcloud` does."""
     pins = constraints(tmp_path, "requirements-deploy.txt")
-    ours = ["--find-links", wheels["localcloud"].parent, "tpu-stack-localcloud"]
-    alone = Installed(tmp_path, ["--constraint", pins, *ours])
-    alone.output("localcloud", "start", "--port", "0")
+    folder = wheels["localcloud"].parent
+    ours = Installed(
+        tmp_path, ["--constraint", pins, "--find-links", folder, "tpu-stack-localcloud"]
+    )
+    ours.output("localcloud", "start", "--port", "0")
     try:
-        assert "listens on    127.0.0.1:" in alone.output("localcloud", "status")
-        said = alone.output(
-            "python", "-c", MAKE_A_BUCKET, alone.output("localcloud", "env", "--json")
+        assert "listens on    127.0.0.1:" in ours.output("localcloud", "status")
+        said = ours.output(
+            "python", "-c", MAKE_A_BUCKET, ours.output("localcloud", "env", "--json")
         )
         assert said == "200 https://www.googleapis.com/storage/v1/b/first\n"
-        assert "bucket" in alone.output("localcloud", "status").partition("resources")[2]
+        assert "bucket" in ours.output("localcloud", "status").partition("resources")[2]
     finally:
-        alone.output("localcloud", "stop")
-    assert alone.run("localcloud", "status").returncode == 3
+        ours.output("localcloud", "stop")
+    assert ours.run("localcloud", "status").returncode == 3
 
 
 def test_the_command_brings_the_local_cloud_as_an_extra(

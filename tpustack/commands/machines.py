@@ -128,7 +128,7 @@ def _become(words: list[str]) -> NoReturn:
     if shutil.which(_GCLOUD) is None:
         raise errors.TpustackError(
             "the Google Cloud CLI makes this connection, and there is no `gcloud` on PATH. Install "
-            "it (https://cloud.google.com/sdk/docs/install), then run `gcloud auth login`"
+            "it: https://cloud.google.com/sdk/docs/install"
         )
     os.execvp(words[0], words)
 
