@@ -101,9 +101,8 @@ def llms(menu: list[dict[str, str | list[str]]], config: MkDocsConfig) -> str:
 def _entry(page: str) -> str:
     text = (ROOT / page).read_text(encoding="utf-8")
     heading, sentence = text.partition("\n")[0], _SENTENCE.search(text)
-    about = (
-        re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", " ".join(sentence[0].split())) if sentence else ""
-    )
+    about = " ".join(sentence[0].split()) if sentence else ""
+    about = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", about)
     address = "index.html" if page == HOME else page.replace(".md", ".html")
     return f"- [{heading.removeprefix('# ')}]({address})" + (f": {about}" if about else "")
 

@@ -1,8 +1,8 @@
 """The commands that log in to a stack's machines: ssh and notebook.
 
 gcloud does the work. It makes the key, sends it to Google, and goes through IAP, because machines
-have no public address. The stack's file alone decides which machine it is, so a stack of which no
-update has ended can be looked into, too.
+have no public address. The stack's file says which machine it is, so a stack of which no update
+has ended can be looked into, too. Only in which of several zones a TPU is, Google says.
 """
 
 import os
@@ -24,6 +24,7 @@ _GCLOUD = "gcloud"
 # No one sees its token in a list of processes: Jupyter makes it, and prints it in the URL alone
 # (jupyter-server.readthedocs.io/en/latest/operators/security.html, read 2026-11-26). The image's
 # own TensorFlow or JAX is there as well. A first installation that broke off leaves no jupyter-lab.
+# Without -y, the first Ctrl-C only makes Jupyter ask.
 _JUPYTER = "\n".join(
     (
         "cd && umask 077 && home=.tpu-stack-notebook",
@@ -35,7 +36,7 @@ _JUPYTER = "\n".join(
         '  echo "if Python lacks venv: sudo apt-get install python3-venv" >&2',
         "  exit 1",
         "}}",
-        "exec $home/bin/jupyter-lab --no-browser --ip=127.0.0.1 --port={port} --port-retries=0",
+        "exec $home/bin/jupyter-lab -y --no-browser --ip=127.0.0.1 --port={port} --port-retries=0",
     )
 )
 
@@ -57,8 +58,8 @@ class Machine:
     def login(self, command: str = "", *ssh: str) -> list[str]:
         """Return gcloud's command line.
 
-        Only the alpha form goes through IAP to a TPU VM: tests/unit/site/recorded_commands.json
-        has the flags that gcloud itself lists.
+        Only the alpha form goes through IAP to a TPU VM: the other one lacks the flag
+        (cloud.google.com/sdk/gcloud/reference/compute/tpus/tpu-vm/ssh, read 2026-11-27).
 
         Args:
             command: what the machine's shell runs; without it, the person gets that shell.
@@ -113,9 +114,9 @@ def notebook_command(stack: str | None, tpu: bool, host: int | None, port: int) 
     """
     machine = _machine(stack, tpu, host)
     console.say(f"JupyterLab on {machine.name}: open the URL with 127.0.0.1:{port} that it prints")
-    # With a terminal there, the machine ends Jupyter when the connection does.
+    # With a terminal there, even if there is none here, Jupyter ends when the connection does.
     forward = f"127.0.0.1:{port}:127.0.0.1:{port}"
-    options = ("-t", "-L", forward, "-o", "ExitOnForwardFailure=yes")
+    options = ("-tt", "-L", forward, "-o", "ExitOnForwardFailure=yes")
     _become(machine.login(_JUPYTER.format(port=port), *options))
 
 
@@ -168,7 +169,7 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
 
     Raises:
         UsageError: if there is no such machine, or Google lets no one log in to it.
-        ApiError: if Google doesn't tell in which of several zones the TPU is.
+        TpustackError: if none of several zones has the TPU, or Google doesn't answer.
     """
     from infra.catalog import Catalog
     from infra.names import names_of

@@ -210,7 +210,7 @@ def test_jupyter_comes_through_the_tunnel_to_this_machine_alone(
     words = told()
     assert words[:3] == ["compute", "ssh", f"{prefix()}-vm"]
     assert words[words.index("--") + 1 :] == [
-        *("-t", "-L", "127.0.0.1:9000:127.0.0.1:9000", "-o", "ExitOnForwardFailure=yes")
+        *("-tt", "-L", "127.0.0.1:9000:127.0.0.1:9000", "-o", "ExitOnForwardFailure=yes")
     ]
     jupyter = words[words.index("--") - 1].splitlines()[-1]
     assert "--ip=127.0.0.1 --port=9000 --port-retries=0" in jupyter
@@ -268,7 +268,7 @@ chmod +x "$folder/bin/pip"
 def test_the_machine_installs_jupyter_once_and_starts_it_for_itself_alone(tmp_path: Path) -> None:
     first = on_a_machine(tmp_path, INSTALLS)
     assert (first.returncode, "installing JupyterLab" in first.stderr) == (0, True)
-    started = "started --no-browser --ip=127.0.0.1 --port=9000 --port-retries=0\n"
+    started = "started -y --no-browser --ip=127.0.0.1 --port=9000 --port-retries=0\n"
     assert first.stdout == started
     second = on_a_machine(tmp_path, "exit 1")
     assert (second.stdout, second.stderr) == (started, "")
