@@ -103,15 +103,11 @@ print(made.status_code, made.json()["selfLink"])
 """
 
 
-def test_the_local_cloud_is_installed_by_its_name_and_answers(
+def test_the_local_cloud_is_installed_alone_and_answers(
     wheels: dict[str, Path], tmp_path: Path
 ) -> None:
-    """As `pipx install --pip-args="--find-links FOLDER" tpu-stack-localcloud` does."""
     pins = constraints(tmp_path, "requirements-deploy.txt")
-    folder = wheels["localcloud"].parent
-    ours = Installed(
-        tmp_path, ["--constraint", pins, "--find-links", folder, "tpu-stack-localcloud"]
-    )
+    ours = Installed(tmp_path, ["--constraint", pins, wheels["localcloud"]])
     ours.output("localcloud", "start", "--port", "0")
     try:
         assert "listens on    127.0.0.1:" in ours.output("localcloud", "status")
