@@ -97,7 +97,7 @@ class Commands(console.LazyGroup):
 def cli() -> None:
     """TensorFlow on Cloud TPUs as a Pulumi stack.
 
-    Shell completion: eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)", or zsh_, fish_source.
+    Shell completion: eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)".
     """
 
 

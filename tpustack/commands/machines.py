@@ -1,8 +1,8 @@
 """The commands that log in to a stack's machines: ssh and notebook.
 
 gcloud does the work. It makes the key, sends it to Google, and goes through IAP, because machines
-have no public address. The stack's file says which machine it is, so a stack of which no update
-has ended can be looked into, too. Only in which of several zones a TPU is, Google says.
+have no public address. The stack's file names the machine, so these work for a stack whose first
+update failed, too. If a TPU may be in several zones, Google is asked for the one it is in.
 """
 
 import os
