@@ -17,7 +17,7 @@ from infra.names import names_of
 from infra.settings import StackSettings, base, parse
 from infra.settings.machines import Architecture, RunOn
 from tpu_core import words
-from tpustack import console
+from tpustack import errors
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -85,7 +85,7 @@ def sound(stack: str, catalog: Catalog) -> StackSettings:
     """Return a stack's settings, though the training may not be built yet. Raises UsageError."""
     settings = load(stack)
     found = check(stack, catalog).problems
-    console.refuse([each for each in found if not each.setting.startswith("training.")])
+    errors.refuse([each for each in found if not each.setting.startswith("training.")])
     return settings
 
 
@@ -184,7 +184,7 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
     found = _parsed(config, stack, catalog)
     # The wheel and the data need not be built yet.
     unbuilt = ("training.wheel", "training.data")
-    console.refuse([each for each in find_problems(*found) if not each.setting.startswith(unbuilt)])
+    errors.refuse([each for each in find_problems(*found) if not each.setting.startswith(unbuilt)])
     hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
     before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
     unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"

@@ -22,7 +22,7 @@ from infra.settings import StackSettings
 from infra.settings.base import Problem
 from infra.settings.machines import Capacity
 from tpu_core.words import duration, money, plural
-from tpustack import console, stacks
+from tpustack import console, errors, stacks
 from tpustack.errors import UsageError
 
 # --- One run: its seconds with and without a TPU
@@ -252,7 +252,7 @@ def forecast_command(
     trainings = trainings or [_timed(accelerator_type or "", steps, step_seconds, ledger)]
     for each in trainings:
         if stack is None:
-            console.refuse([*stacks.unoffered(each.tpu, region, catalog)])
+            errors.refuse([*stacks.unoffered(each.tpu, region, catalog)])
         hours = each.steps * each.step_seconds / 3600
         # Written so that what is not a number is refused, too.
         if not hours <= _MOST_LOST * preempted_after:

@@ -160,7 +160,7 @@ def cost_command(
     elif accelerator_type is None or region is None:
         raise errors.UsageError("say --stack, or both --accelerator-type and --region")
     else:
-        console.refuse([*stacks.unoffered(accelerator_type, region, catalog)])
+        errors.refuse([*stacks.unoffered(accelerator_type, region, catalog)])
         way = machines.Capacity(capacity or machines.Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
