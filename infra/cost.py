@@ -174,7 +174,7 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     tpu = catalog.accelerator(settings.tpu.accelerator_type)
     kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
     if settings.is_compute:
-        kind = str(settings.tpu.boot_disk_type or (tpu.disk_types[0] if tpu else ""))
+        kind = tpu.disk_types[0] if tpu else ""
         gib = settings.tpu.compute_disk_gib
     price = catalog.prices.disk(kind, settings.region)
     yield Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))

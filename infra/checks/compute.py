@@ -17,13 +17,11 @@ def host_of(settings: StackSettings, context: Context) -> Host | None:
 
 
 def check_compute_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that Compute Engine makes the machine type, with this topology and boot disk."""
+    """Check that Compute Engine makes the machine type, with this topology."""
     tpu, host = settings.tpu, host_of(settings, context)
     if not settings.is_compute:
-        disk = tpu.boot_disk_type and tpu.boot_disk_type.value
-        own = {"tpu.topology": tpu.topology, "tpu.bootDiskType": disk}
         why = "is for architecture compute; the type of another TPU decides it"
-        yield from misplaced(own, why, "Remove it")
+        yield from misplaced({"tpu.topology": tpu.topology}, why, "Remove it")
         return
     if host is None:
         yield _unknown_type(settings, context)
@@ -34,10 +32,6 @@ def check_compute_type(settings: StackSettings, context: Context) -> Iterator[Pr
         if tpu.topology in host.slices:
             why = f"needs several {host.tpu.name}, but a stack has one"
         yield Problem("tpu.topology", tpu.topology, why, cure)
-    if tpu.boot_disk_type and tpu.boot_disk_type.value not in host.tpu.disk_types:
-        why = f"is not a disk type that a {host.tpu.name} boots from"
-        cure = f"Use {one_of(host.tpu.disk_types)}"
-        yield Problem("tpu.bootDiskType", tpu.boot_disk_type.value, why, cure)
 
 
 def _unknown_type(settings: StackSettings, context: Context) -> Problem:

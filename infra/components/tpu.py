@@ -435,7 +435,7 @@ class ComputeTpu(Tpu):
                 "initialize_params": {
                     "image": stack.tpu_software,
                     "size": tpu.compute_disk_gib,
-                    "type": str(tpu.boot_disk_type or host.tpu.disk_types[0]),
+                    "type": host.tpu.disk_types[0],
                 },
             },
             network_interfaces=[

@@ -51,13 +51,6 @@ class DataDisk(Section):
 # --- TPU
 
 
-class BootDiskType(StrEnum):
-    """Kinds of disk that machines of Compute Engine boot from; which of them depends on the TPU."""
-
-    PD_BALANCED = "pd-balanced"
-    HYPERDISK_BALANCED = "hyperdisk-balanced"
-
-
 _ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -182,10 +175,6 @@ class TpuSettings(Section):
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
     """Size of the boot disk in GiB (100 by default, 200 with `architecture: compute`). Requires
     `tpu.queued` or `architecture: compute`.
-    """
-    boot_disk_type: BootDiskType | None = None
-    """Type of the boot disk. By default, the best that the machine type allows. Requires
-    `architecture: compute`.
     """
     external_ips: bool = False
     """Give every host of the TPU an external IP address. Training doesn't need one. Not allowed

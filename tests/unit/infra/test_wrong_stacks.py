@@ -98,12 +98,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Remove it.",
     ),
     (
-        "a persistent disk under v6e on Compute Engine",
-        compute({**HOST, "bootDiskType": "pd-balanced"}),
-        'tpu.bootDiskType: "pd-balanced" is not a disk type that a ct6e-standard-4t boots from. '
-        "Use hyperdisk-balanced.",
-    ),
-    (
         "v5e on Compute Engine",
         compute({"acceleratorType": "v5litepod-4"}),
         'tpu.acceleratorType: "v5litepod-4" is not available on Compute Engine. '
