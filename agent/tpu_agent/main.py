@@ -86,13 +86,19 @@ class Machine:
         return Place(project, zone, bucket, self.further_zones, self._as_tpu())
 
     def _as_tpu(self) -> Json | None:
-        """Return this machine as the TPU API would say it; None unless it is the TPU."""
+        """Return the TPU as the TPU API would say it; None unless this machine is a host of it.
+
+        The endpoints of a slice were seen as bare names, and as `NUMBER:ID:ADDRESS` by JAX
+        (_src/clusters/cloud_tpu_cluster.py): the address is the last part of either.
+        """
         if self.optional(Metadata.IS_TPU) is None:
             return None
-        address = self.entry("network-interfaces/0/ip")
+        hosts = (self.optional(Metadata.ENDPOINTS) or "").split(",")
+        if len(hosts) == 1:
+            hosts = [self.entry("network-interfaces/0/ip")]
+        ends = [{"ipAddress": host.rpartition(":")[2]} for host in hosts]
         # Another machine of the same name has another number, as another TPU another time.
-        made = {"createTime": self.entry("id"), "networkEndpoints": [{"ipAddress": address}]}
-        return {"state": "READY", **made}
+        return {"state": "READY", "createTime": self.entry("id"), "networkEndpoints": ends}
 
     def further_zones(self) -> list[str]:
         """Return the zones that the TPUs may be in besides the first; none for most stacks."""

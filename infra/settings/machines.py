@@ -141,8 +141,9 @@ class TpuSettings(Section):
     `architecture: compute`, the machine type, for example ct6e-standard-4t.
     """
     topology: Text | None = None
-    """How the chips of a Compute Engine machine are connected, for example 2x2. By default, that of
-    the machine type. Requires `architecture: compute`.
+    """How the chips of Compute Engine machines are connected, for example 2x2. By default, that of
+    one machine of the type. A larger one, for example 4x4, takes as many machines as it needs, and
+    pulumi-gcp 9.20 or later. Requires `architecture: compute`.
     """
     slices: int = Field(default=1, ge=1, le=256)
     """Number of TPUs of that type. Several are named NAME-0, NAME-1 and so on. Requires

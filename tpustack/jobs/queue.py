@@ -133,7 +133,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     from tpustack.stacks import load
 
     settings, catalog = load(stack), Catalog()
-    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
+    accelerator = catalog.accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     # A -pod runtime holds the chips for its gRPC server: other processes of the host find none.
     serves_grpc = runtime is not None and runtime.serves_grpc
