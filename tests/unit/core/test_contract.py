@@ -20,6 +20,7 @@ NOT_IN_SCRIPTS = {
     Metadata.MESSAGES,
     Metadata.TPU_ZONES,
     Metadata.COST_NOTE,
+    Metadata.ENDPOINTS,
 }
 
 

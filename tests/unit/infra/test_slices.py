@@ -12,6 +12,7 @@ import pytest
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings
 from infra.cost import of_stack, table
+from infra.deployer import permissions_of
 from infra.settings import StackSettings
 from infra.settings.parse import parse
 
@@ -79,6 +80,23 @@ def test_a_slice_costs_what_its_machines_and_their_disks_cost() -> None:
     assert parts["Disk"].what == "4 x 200 GiB hyperdisk-balanced"
     assert parts["NAT"].what == "4 machines"
     assert "4 x ct6e-standard-4t" in table(estimate)
+
+
+def test_a_trainer_on_a_slice_is_refused_since_it_drives_one_machine(root: Path) -> None:
+    trains = {"training": {"runOn": "tpu", "tensorflowVersion": "2.19.1"}, "jobs": {}}
+    assert said_of(parsed(**trains), root) == [
+        "jobs.enabled is required: a TPU of 4 machines can't run the trainer, because TensorFlow "
+        "drives only the chips of its own. Set it to true, and submit jax or pytorch jobs with "
+        "`tpustack job submit`."
+    ]
+
+
+def test_a_slice_takes_the_rights_of_a_group_and_of_a_policy() -> None:
+    needed = permissions_of(parsed()).of_project()
+    assert "compute.resourcePolicies.create" in needed
+    assert "compute.instanceGroupManagers.create" in needed
+    alone = parse(a_slice(tpu={"topology": None}), "test")
+    assert "compute.resourcePolicies.create" not in permissions_of(alone).of_project()
 
 
 def test_a_preview_says_that_googles_pages_disagree_about_slices(root: Path) -> None:

@@ -206,13 +206,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Set the version to install, for example 2.19.1, or jobs.enabled.",
     ),
     (
-        "a trainer on a slice of machines of Compute Engine",
-        compute({"acceleratorType": "ct5p-hightpu-4t", "topology": "2x2x4"}),
-        "jobs.enabled is required: a TPU of 4 machines can't run the trainer, because TensorFlow "
-        "drives only the chips of its own. Set it to true, and submit jax or pytorch jobs with "
-        "`tpustack job submit`.",
-    ),
-    (
         "a trainer on a VM beside a machine of Compute Engine",
         compute(HOST, training={"tensorflowVersion": "2.19.1"}),
         'training.runOn: "vm" is for a VM next to the TPU; with architecture compute the TPU is '
