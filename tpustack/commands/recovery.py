@@ -92,9 +92,15 @@ def _bring_back(engine: Stack) -> None:
     vms = lost_vms(google, resources)
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
-    if lost or vms:
-        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], console.say)
-        back = "TPU and the VM are" if lost and vms else "TPU is" if lost else "VM is"
+    slices = lost_slices(google, resources)
+    for urn, state in slices.items():
+        name = urn.rpartition("::")[2]
+        click.echo(f"The TPU is {state} ({name}); all its machines are deleted and recreated.")
+    if lost or vms or slices:
+        urns = [*(tpu_urns(resources) if lost else ()), *vms, *slices]
+        engine.renew(urns, console.say, tuple(slices))
+        tpus = lost or slices
+        back = "TPU and the VM are" if tpus and vms else "TPU is" if tpus else "VM is"
         click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
 
@@ -102,6 +108,8 @@ def _bring_back(engine: Stack) -> None:
 # --- TPUs and VMs that Google has taken.
 
 _VM = "gcp:compute/instance:Instance"
+# Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
+_ENDED = ("TERMINATED", "STOPPED", "gone")
 # The forms of a TPU, and what waits for one out of the queue.
 _TYPES = (
     "gcp:tpu/v2Vm:V2Vm",
@@ -122,7 +130,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         TpustackError: when the caller may not look, with the API's own message.
     """
     if outputs.get("architecture") == "compute":
-        return {}  # `lost_vms` finds it.
+        return {}  # `lost_vms` and `lost_slices` find it.
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
@@ -149,9 +157,42 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
             state = google.get(INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
         except NotFound:
             state = "gone"
-        # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
-        if state in ("TERMINATED", "gone"):
+        if state in _ENDED:
             found[resource["urn"]] = state
+    return found
+
+
+_GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+_MANAGED = (
+    "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
+    "/listManagedInstances"
+)
+
+
+def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the URNs of the groups in a stack's state that are slices which Google won't bring back.
+
+    It recreates a slice that failed in capacity that it manages, and says so of each machine; none
+    that was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery). A slice without
+    one of its machines is of no use, and can't be completed.
+    Raises TpustackError when the caller may not look.
+    """
+    found = {}
+    for resource in resources:
+        group = resource.get("outputs") or {}
+        if resource["type"] != _GROUP or not group.get("targetSizePolicies"):
+            continue
+        url = _MANAGED.format(group["project"], group["zone"], group["name"])
+        try:
+            listed = google.post(url, {}).get("managedInstances", [])
+        except NotFound:
+            found[resource["urn"]] = "gone"
+            continue
+        idle = [one for one in listed if one.get("currentAction") == "NONE"]
+        there = [one for one in idle if one.get("instanceStatus") not in (None, *_ENDED)]
+        missing = int(group["targetSize"]) - len(listed) + len(idle) - len(there)
+        if missing > 0:
+            found[resource["urn"]] = f"without {missing} of its {group['targetSize']} machines"
     return found
 
 

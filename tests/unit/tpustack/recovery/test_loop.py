@@ -56,7 +56,7 @@ def test_the_loop_recreates_preempted_tpus_without_asking(
         recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
-        renew=lambda targets, line: renewed.append(targets),
+        renew=lambda targets, line, replaced: renewed.append(targets),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
     monkeypatch.setattr(recover, "Google", lambda: None)
@@ -127,16 +127,78 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
         recovery=lambda line, ended: recovery_of(locks=lambda: None, interrupted=lambda: None),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
-        renew=lambda targets, line: renewed.append(targets),
+        renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
     monkeypatch.setattr(recover, "Google", lambda: None)
     monkeypatch.setattr(recovery, "lost_tpus", lambda google, outputs: {})
     monkeypatch.setattr(recovery, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
     done = run("recover", "--stack", "dev")
-    assert renewed == [[VM]]
+    assert renewed == [([VM], ())]
     assert "The VM is TERMINATED (instance); it is started again." in done.out
     assert "The VM is back." in done.out
+
+
+SLICE = "urn:pulumi:dev::tpu-stack::gcp:compute/instanceGroupManager:InstanceGroupManager::tpu"
+RUNS = {"currentAction": "NONE", "instanceStatus": "RUNNING"}
+
+
+class Managed:
+    """Google, for one group with these machines; none: there is no group."""
+
+    def __init__(self, *machines: dict[str, str]) -> None:
+        self.machines = machines
+
+    def post(self, url: str, body: object) -> dict[str, Any]:
+        assert url.endswith("/projects/p/zones/z/instanceGroupManagers/t/listManagedInstances")
+        if not self.machines:
+            raise NotFound("not found")
+        return {"managedInstances": list(self.machines)}
+
+
+@pytest.mark.parametrize(
+    ("machines", "lost"),
+    [
+        ((RUNS, RUNS), None),
+        ((RUNS, {"currentAction": "NONE"}), "without 1 of its 2 machines"),
+        ((RUNS, {**RUNS, "instanceStatus": "TERMINATED"}), "without 1 of its 2 machines"),
+        ((RUNS,), "without 1 of its 2 machines"),
+        # Google is bringing it back itself.
+        ((RUNS, {"currentAction": "RECREATING"}), None),
+        ((), "gone"),
+    ],
+)
+def test_a_slice_without_a_machine_is_lost_unless_google_brings_it_back(
+    machines: tuple[dict[str, str], ...], lost: str | None
+) -> None:
+    outputs = {"project": "p", "zone": "z", "name": "t", "targetSize": 2}
+    kind = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+    resources = [
+        {"urn": SLICE, "type": kind, "outputs": {**outputs, "targetSizePolicies": [{}]}},
+        # A group of VMs brings them back.
+        {"urn": "vm", "type": kind, "outputs": outputs},
+    ]
+    found = recovery.lost_slices(Managed(*machines), resources)  # type: ignore[arg-type]
+    assert found == ({SLICE: lost} if lost else {})
+
+
+def test_a_lost_slice_is_deleted_and_recreated_as_a_whole(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[Any] = []
+    stack = SimpleNamespace(
+        recovery=lambda line, ended: recovery_of(locks=lambda: None, interrupted=lambda: None),
+        outputs=dict,
+        resources=list,
+        renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
+    )
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recovery, "lost_slices", lambda google, resources: {SLICE: "gone"})
+    done = run("recover", "--stack", "dev")
+    assert renewed == [([SLICE], (SLICE,))]
+    assert "The TPU is gone (tpu); all its machines are deleted and recreated." in done.out
+    assert "The TPU is back." in done.out
 
 
 def test_the_loop_releases_no_lock(run: Run) -> None:
