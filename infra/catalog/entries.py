@@ -95,7 +95,7 @@ class Host:
     """What Google wants to be set; None: nothing."""
 
     def tpu_of(self, topology: str | None) -> Accelerator:
-        """Return the TPU of as many machines as a topology needs; of one for any that is unknown."""
+        """Return the TPU of as many machines as a topology needs, of one if it is unknown."""
         if topology not in self.slices:
             return self.tpu
         hosts = math.prod(int(side) for side in topology.split("x")) // self.tpu.chips

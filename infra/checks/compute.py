@@ -8,7 +8,6 @@ from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import Capacity
 
-
 # docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, of which one copy limits bulk
 # mode to bound reservations and flex-start and another to TPUs; /tpu/docs/spot-compute recommends
 # groups for spot slices, and /tpu/docs/quickstart-create-multi-host-slice has one on demand.

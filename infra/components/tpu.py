@@ -413,7 +413,7 @@ class ComputeTpu(Tpu):
     """Name of the machine; of several, the first."""
 
     def declare(self, opts: pulumi.ResourceOptions) -> None:
-        """Declare a machine from Google's image for its type, or a group of them that is a slice."""
+        """Declare a machine from Google's image for its type, or a group that is a slice."""
         tpu = self.settings
         host = self.stack.context.catalog.hosts[tpu.accelerator_type]
         whole = host.tpu_of(tpu.topology)

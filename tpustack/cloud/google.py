@@ -305,7 +305,7 @@ def _listed_instances(google: Google, project: str, zone: str) -> dict[str, dict
     for instance in google.pages(_INSTANCES.format(project, zone), "items"):
         node = _as_node(instance)
         found[instance["name"]] = node
-        # A slice has the name of the group that made its machines, and is what the worst of them is.
+        # A slice has the name of the group that made its machines, and the worst of their states.
         told = instance.get("metadata", {}).get("items", ())
         for group in (item["value"] for item in told if item["key"] == "created-by"):
             name = group.rpartition("/")[2]

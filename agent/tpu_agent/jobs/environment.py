@@ -229,13 +229,18 @@ def _of_jax(tpu: Tpu) -> Mapping[str, str]:
 
     `jax.distributed.initialize` reads the first by itself and finds out the others on a TPU VM. On
     machines of Compute Engine it can't: there users saw bare names, and JAX reads a third part.
+    Keras reads its own three (`keras.distribution.initialize`).
     """
-    if not tpu.is_here or len(tpu.hosts) == 1:
+    if not tpu.is_here or len(tpu.hosts) < 2:
         return {}
+    address, count = f"{tpu.hosts[0]}:{_COORDINATOR_PORT}", str(len(tpu.hosts))
     return {
-        "JAX_COORDINATOR_ADDRESS": f"{tpu.hosts[0]}:{_COORDINATOR_PORT}",
-        "JAX_NUM_PROCESSES": str(len(tpu.hosts)),
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": count,
         "JAX_PROCESS_ID": str(tpu.worker),
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
+        "KERAS_DISTRIBUTION_PROCESS_ID": str(tpu.worker),
     }
 
 

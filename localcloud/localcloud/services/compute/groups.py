@@ -23,8 +23,8 @@ from localcloud.services.compute import api, instance_records, instances, resour
 from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
 
-# With a dash and four characters behind it a name still has at most 63. One that ends in `-###` (the
-# discovery document) has that many digits in place of the four characters.
+# With a dash and four characters behind it a name still has at most 63. One that ends in `-###`
+# (the discovery document) has that many digits in place of the four characters.
 _BASE_NAME = re.compile(r"[a-z](([-a-z0-9]{0,57})|([-a-z0-9]{0,51}-#{1,10}))")
 _LONGEST_DELAY = 3600
 _LETTERS = "0123456789bcdfghjklmnpqrstvwxz"

@@ -81,7 +81,7 @@ def attributes(cloud: Cloud, record: Record) -> dict[str, str]:
 
 
 # Slices: groups of instances that a workload policy connects in a topology. Sources:
-# docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode and /about-workload-policies; the
+# docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, /about-workload-policies; the
 # refusals are those of a public runbook that made v6e slices, 2026-07.
 
 

@@ -49,7 +49,7 @@ def test_jax_on_a_slice_is_told_its_coordinator_count_and_number() -> None:
         "JAX_PROCESS_ID": "1",
     }
     assert expected.items() <= of(second, "jax").items()
-    for alone in (HERE, BESIDE):
+    for alone in (HERE, BESIDE, dataclasses.replace(HERE, hosts=())):
         assert expected.keys().isdisjoint(of(alone, "jax"))
 
 
