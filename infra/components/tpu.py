@@ -448,7 +448,7 @@ class ComputeTpu(Tpu):
             **self._properties(host),
         )
         self.host = made.name
-        return made.name
+        return self.host
 
     def _slice(
         self, host: Host, whole: Accelerator, opts: pulumi.ResourceOptions
@@ -461,7 +461,7 @@ class ComputeTpu(Tpu):
         """
         stack, name, disk = self.stack, self.slices[0], self._disk(whole)
         boot = {"source_image": disk["image"], "disk_size_gb": disk["size"]}
-        disks = [{"boot": True, "auto_delete": True, "disk_type": disk["type"], **boot}]
+        disks: Any = [{"boot": True, "auto_delete": True, "disk_type": disk["type"], **boot}]
         properties = self._properties(host)
         kept = contract.NO_REASON_TO_RECREATE
         told = {key: value for key, value in self.metadata.items() if key not in kept}
@@ -518,7 +518,7 @@ class ComputeTpu(Tpu):
         self.host = made.apply(lambda name: f"{name}-001")
         return made
 
-    def _disk(self, whole: Accelerator) -> Json:
+    def _disk(self, whole: Accelerator) -> Any:
         return {
             "image": self.stack.tpu_software,
             "size": self.settings.compute_disk_gib,

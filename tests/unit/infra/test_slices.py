@@ -83,8 +83,8 @@ def test_a_slice_costs_what_its_machines_and_their_disks_cost() -> None:
 
 
 def test_a_trainer_on_a_slice_is_refused_since_it_drives_one_machine(root: Path) -> None:
-    trains = {"training": {"runOn": "tpu", "tensorflowVersion": "2.19.1"}, "jobs": {}}
-    assert said_of(parsed(**trains), root) == [
+    training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
+    assert said_of(parsed(training=training, jobs={}), root) == [
         "jobs.enabled is required: a TPU of 4 machines can't run the trainer, because TensorFlow "
         "drives only the chips of its own. Set it to true, and submit jax or pytorch jobs with "
         "`tpustack job submit`."
