@@ -114,7 +114,7 @@ class Catalog:
     def accelerator(self, name: str, topology: str | None = None) -> entries.Accelerator | None:
         """Return a TPU type; one that is not listed too, if it may exist all the same.
 
-        `topology` is that of machines of Compute Engine, whose type says it of one of them alone.
+        `topology` is that of machines of Compute Engine, whose type has that of one machine.
         """
         if name in self.accelerators:
             return self.accelerators[name]

@@ -453,7 +453,7 @@ class ComputeTpu(Tpu):
     def _slice(
         self, host: Host, whole: Accelerator, opts: pulumi.ResourceOptions
     ) -> pulumi.Output[str]:
-        """Declare a group that makes all machines at once, connected as the topology says.
+        """Declare a group that makes all machines at once, connected in the topology.
 
         Sources: docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode and
         /about-workload-policies (2026-11). A slice is replaced as a whole, whatever changes: a

@@ -172,7 +172,7 @@ _MANAGED = (
 def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the URNs of the groups in a stack's state that are slices lost for good.
 
-    Google recreates a slice that failed in capacity that it manages, and says so of each machine,
+    Google recreates a slice that failed in capacity that it manages, as each machine shows,
     but none that was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery). A
     slice without one of its machines is of no use, and can't be completed.
     Raises TpustackError when the caller may not look.

@@ -227,7 +227,7 @@ _COORDINATOR_PORT = 8476
 def _of_jax(tpu: Tpu) -> Mapping[str, str]:
     """Return how the processes of a slice find each other; nothing on a single host.
 
-    `jax.distributed.initialize` reads the first by itself and finds out the others on a TPU VM. On
+    `jax.distributed.initialize` reads the first variable. It finds out the others on a TPU VM. On
     machines of Compute Engine it can't: there users saw bare names, and JAX reads a third part.
     Keras reads its own three (`keras.distribution.initialize`).
     """
