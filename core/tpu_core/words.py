@@ -26,6 +26,7 @@ def money(amount: Decimal | float, places: int = 2) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time with the digits that count: `0.85 ms`, `4.52 s`, `3 min 20 s`, `2 h 5 min`."""
+    seconds = max(0.0, seconds)  # Clocks of two machines differ.
     if 0 < seconds < 0.9995:
         return f"{_digits(seconds * 1000)} ms"
     if seconds < 59.5:
@@ -34,10 +35,10 @@ def duration(seconds: float) -> str:
     if whole < 10 * _MINUTE:
         return _two(whole, _MINUTE, "min", 1, "s")
     if whole < _HOUR - 30:
-        return f"{round(whole / _MINUTE)} min"
+        return f"{_in(_MINUTE, whole)} min"
     if whole < 2 * _DAY:
-        return _two(round(whole / _MINUTE) * _MINUTE, _HOUR, "h", _MINUTE, "min")
-    return _two(round(whole / _HOUR) * _HOUR, _DAY, "d", _HOUR, "h")
+        return _two(_in(_MINUTE, whole) * _MINUTE, _HOUR, "h", _MINUTE, "min")
+    return _two(_in(_HOUR, whole) * _HOUR, _DAY, "d", _HOUR, "h")
 
 
 def clock(seconds: float) -> str:
@@ -60,6 +61,10 @@ def pace(rate: float) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:.3g}" if value >= 0.995 else f"{value:.2g}"
+
+
+def _in(unit: int, seconds: int) -> int:
+    return (seconds + unit // 2) // unit
 
 
 def _two(seconds: int, large: int, name: str, small: int, rest: str) -> str:

@@ -95,7 +95,7 @@ def replacing(form: str) -> dict[str, Any]:
     """Another value of every setting that the page says replaces a TPU of that form."""
     heading, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.partition("## What a change does")[2].splitlines()
+        for line in PAGE.partition("## What a change does")[2].partition("\n## ")[0].splitlines()
         if line.startswith("| ") and "runOn" not in line
     ]
     column = heading.index(form)

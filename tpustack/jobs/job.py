@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tpu_agent.jobs.queue import ENDED, QUEUED, RUNNING, SUCCEEDED, Job, Queue, Spec, waiting
-from tpu_core import paths
+from tpu_core import paths, words
 from tpu_core.bucket import Conflict
 from tpustack import console
 from tpustack.errors import TpustackError, UsageError
@@ -241,7 +241,6 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
 # --- Jobs for people and programs.
 
 _COMMAND = 30
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -270,11 +269,12 @@ def jobs_table(shown: list[dict[str, Any]], columns: int | None) -> list[str]:
     for row in shown:
         state = "stopping" if row["state"] == RUNNING and row["stop"] else row["state"]
         state += f" ({row['code']})" if row["code"] and state != "stopping" else ""
-        took = span((row["ended"] or now) - row["started"]) if row["started"] else ""
+        end = row["ended"] or now
+        took = words.duration(round(end - row["started"])) if row["started"] else ""
         command = row["command"]
         command = command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…"
         cells = [row["name"], state, row["place"] or "", row["priority"], row["tries"]]
-        cells += [span(now - row["submitted"]), took, command]
+        cells += [words.duration(round(now - row["submitted"])), took, command]
         table.append(tuple(console.line(str(cell)) for cell in cells))
     return aligned(table, len(heading), columns, ("command", "prio", "took", "tries"))
 
@@ -306,7 +306,8 @@ def job_lines(job: Job, bucket: str) -> list[str]:
     if job.code is not None:
         shown.append(f"  exit code  {job.code}")
     for one in job.tries:
-        ended = f"{one.why} after {span(one.ended - one.started)}" if one.ended else "runs"
+        took = words.duration(round((one.ended or 0.0) - one.started))
+        ended = f"{one.why} after {took}" if one.ended else "runs"
         code = f", exit code {one.code}" if one.code is not None else ""
         shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
     return [console.unbroken(line) for line in shown]
@@ -315,11 +316,3 @@ def job_lines(job: Job, bucket: str) -> list[str]:
 def moment(seconds: float) -> str:
     """Return a time as people read it."""
     return f"{datetime.fromtimestamp(seconds, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def span(seconds: float) -> str:
-    """Return a duration as people read it: in the largest unit of which there are two."""
-    for unit, name in _UNITS:
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{max(0.0, seconds):.0f} s"

@@ -144,6 +144,12 @@ def url(site: Path) -> Iterator[str]:
         thread.join()
 
 
+_WRAPPED = ", ".join(f".language-{language} code" for language in WRAPPED)
+_SCROLLED = f"""[...document.querySelectorAll("{_WRAPPED}")]
+  .filter((code) => code.scrollWidth > code.clientWidth)
+  .map((code) => code.textContent.slice(0, 40))"""
+
+
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
 @pytest.mark.xdist_group("browser")
 @pytest.mark.server
@@ -160,6 +166,7 @@ def test_pages_are_legible_on_any_screen_and_ask_no_other_host(url: str) -> None
             wrong += [(page, kind, *faint) for faint in browser.faint()]
             if browser.value("document.documentElement.scrollWidth") > width:
                 wrong.append((page, kind, "is wider than the screen"))
+            wrong += [(page, kind, "doesn't wrap", text) for text in browser.value(_SCROLLED)]
         assert {
             asked for asked in browser.requests if not asked.startswith((url, "data:"))
         } == set()

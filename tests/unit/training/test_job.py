@@ -168,7 +168,7 @@ def test_a_full_disk_ends_the_job_and_spares_the_last_checkpoint(
     code, _, err = finish(process)
     assert code == 1
     assert "training failed: the disk is full" in err
-    assert "what was complete before is still there" in err
+    assert "Files that were already complete remain" in err
     run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
     assert json.loads((tmp_path / "metrics.json").read_text())["test_examples"] == 1003
 

@@ -458,8 +458,8 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             PLAIN.replace("keras.Input(spec.shape)", "keras.Input((9, 9, 3))"),
             {},
-            "the model takes inputs of the shape (9, 9, 3), the dataset has images of the shape "
-            "(6, 6, 1); use spec.shape",
+            "the model takes inputs of the shape (9, 9, 3), but the dataset has images of the "
+            "shape (6, 6, 1); use spec.shape",
         ),
         (
             PLAIN.replace("spec.classes", "10"),

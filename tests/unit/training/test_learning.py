@@ -250,7 +250,7 @@ def test_a_manifest_that_announces_other_examples_than_the_files_hold_is_an_erro
     for examples in (900, 2 * 1003):
         split = dataclasses.replace(data.manifest.split("test"), examples=examples)
         wrong = dataclasses.replace(data.manifest, splits={**data.manifest.splits, "test": split})
-        with pytest.raises(DataError, match=f"manifest says {examples}"):
+        with pytest.raises(DataError, match=f"manifest lists {examples}"):
             create_evaluation(
                 one_device, PARAMS, dataclasses.replace(data, manifest=wrong), alone
             )()

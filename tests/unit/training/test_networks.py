@@ -64,7 +64,7 @@ def test_heads_have_to_divide_the_hidden_size() -> None:
 
 
 def test_a_text_model_refuses_images() -> None:
-    with pytest.raises(InputError, match="takes text, but the dataset holds image"):
+    with pytest.raises(InputError, match="takes text, but the dataset has image"):
         create("bert", CIFAR)
 
 

@@ -215,8 +215,8 @@ def test_callbacks_are_called_between_loops(
         ({"mode": "fit"}, "mode='fit': expected one of train, evaluate"),
         ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
         ({"data": {"train": ARRAYS["train"]}}, "data has 'train'; expected 'train' and 'test'"),
-        ({"model_dir": "gs://b/m"}, "arrays are written locally"),
-        ({"task": "regression"}, "needs examples with numbers, but the dataset holds class"),
+        ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
+        ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
         (
             {"data": {"train": (IMAGES[:40] / 255, CLASSES[:40]), "test": ARRAYS["test"]}},
             "train: features are float64 of the shape (40, 4, 4, 1); expected bytes",
@@ -227,7 +227,7 @@ def test_callbacks_are_called_between_loops(
         ),
         (
             {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
-            "test: holds numbers to learn, but train has class",
+            "test: has numbers to learn, but train has class",
         ),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_notebook_shows_one_bar_that_is_redrawn(monkeypatch: pytest.MonkeyPatc
         progress.between_loops(step, LoopReport(step, 100, 10, 0.5, {}, 0.1, 2.0, 0.0))
     progress.close()
     drawn = re.split(r"\r *\r", cell.getvalue())
-    assert [re.findall(r"(\d+)% step (\d+)", line) for line in drawn] == [
+    assert [re.findall(r"(\d+)% (\d+)/", line) for line in drawn] == [
         [],
         [("10", "10")],
         [("20", "20")],

@@ -48,7 +48,7 @@ def test_a_model_of_texts_predicts_like_one_of_images(
     assert outputs["names"].tolist() == ["liked", "disliked"]
     with pytest.raises(ValueError, match=rf"is not in \[0, {tokenizer.size}\)"):
         predictor.predict(np.full((1, 16), tokenizer.size))
-    with pytest.raises(ValueError, match=r"has the shape \(3,\), the model takes \(16,\)"):
+    with pytest.raises(ValueError, match=r"has the shape \(3,\), but the model takes \(16,\)"):
         predictor.predict(np.zeros((1, 3)))
     predict = ["predict", f"--saved-model={tmp_path}/x", f"--output={tmp_path}/p.jsonl", "--input"]
     assert main([*predict, str(data)]) == 0

@@ -323,9 +323,9 @@ def test_a_causal_bert_does_not_depend_on_later_tokens() -> None:
 @pytest.mark.parametrize(
     ("task", "data", "words"),
     [
-        ("regression", "classification", "needs examples with numbers, but the dataset holds cla"),
-        ("segmentation", "multi_label", "needs examples with mask, but the dataset holds labels"),
-        ("causal_lm", "regression", "is for text, but the dataset holds images"),
+        ("regression", "classification", "needs examples with numbers, but the dataset has cla"),
+        ("segmentation", "multi_label", "needs examples with mask, but the dataset has labels"),
+        ("causal_lm", "regression", "is for text, but the dataset has images"),
         ("", "causal_lm", "the dataset has no targets; pass --task=causal_lm or --task=masked"),
         ("classify", "regression", "unknown; did you mean"),
     ],

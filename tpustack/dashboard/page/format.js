@@ -1,10 +1,20 @@
 // Numbers and times as people read them.
 
-const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
-
+/** A time of whole seconds, as `tpu_core.words.duration` has it. */
 export function span(seconds) {
-  for (const [unit, name] of UNITS) if (seconds >= 2 * unit) return `${Math.round(seconds / unit)} ${name}`;
-  return `${Math.max(0, Math.round(seconds))} s`;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 600) return two(whole, 60, "min", 1, "s");
+  if (whole < 3570) return `${into(60, whole)} min`;
+  if (whole < 2 * 86400) return two(60 * into(60, whole), 3600, "h", 60, "min");
+  return two(3600 * into(3600, whole), 86400, "d", 3600, "h");
+}
+
+const into = (unit, seconds) => Math.floor((seconds + unit / 2) / unit);
+
+function two(seconds, large, name, small, rest) {
+  const second = Math.floor((seconds % large) / small);
+  return `${Math.floor(seconds / large)} ${name}${second ? ` ${second} ${rest}` : ""}`;
 }
 
 export const now = () => Date.now() / 1000;

@@ -127,7 +127,7 @@ def test_a_cloud_that_is_killed_while_it_answers_is_an_error_with_one_line(
         monkeypatch.setattr(lifecycle, "running", lambda home: known)
         answering = threading.Thread(target=break_off)
         answering.start()
-        with pytest.raises(lifecycle.CommandError, match="does not answer"):
+        with pytest.raises(lifecycle.CommandError, match="doesn't answer"):
             lifecycle.ask(home, "GET", "status")
         answering.join()
 

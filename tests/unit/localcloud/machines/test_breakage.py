@@ -117,5 +117,5 @@ def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> 
     ]
     faults.put(cloud, "delete-objects", {"name": "*/lease"})
     assert faults.objects(cloud, "*") == ["chaos-bucket/jobs/b/model"]
-    with pytest.raises(ApiError, match=re.escape("no object is called */lease")):
+    with pytest.raises(ApiError, match=re.escape("there is no object */lease")):
         faults.put(cloud, "delete-objects", {"name": "*/lease"})

@@ -96,7 +96,7 @@ def test_a_job_lives_in_a_bucket_from_its_data_to_its_predictions(
     code, out, err = training("train", *job, "--epochs=20")
     assert code == 1
     assert f"checkpoint: restored {root}/job/checkpoints/ckpt-10" in out
-    assert "may not use the bucket" in err
+    assert "has no access to the bucket" in err
     assert root in err
     cloud.faults.clear()
     assert "job/checkpoints/ckpt-10.index" in bucket.names(prefix="job/checkpoints/")
@@ -136,7 +136,7 @@ def _what_may_not_be_written_names_the_bucket(
         assert err.count("\n") == 1, arguments
         assert re.search(rf"[\[(]{root}[/:]", err), err
         assert "tpu_core" not in err, "no line of ours is the user's"
-        assert "may not use the bucket" in err, arguments
+        assert "has no access to the bucket" in err, arguments
         assert "does not have storage." in err, arguments
         assert "roles/storage.objectUser" in err, arguments
         assert "progress" not in out, arguments
@@ -145,4 +145,4 @@ def _what_may_not_be_written_names_the_bucket(
     grant(bucket, *READ_AND_WRITE)
     (tmp_path / "file").write_text("")
     code, _, err = training("train", "--data=data", "--model-dir=file")
-    assert (code, "file is a file; name another directory" in err) == (2, True)
+    assert (code, "file is a file; choose another directory" in err) == (2, True)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import shutil
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
 from tpu_agent.jobs.queue import Outcome, Queue
+from tpu_core.words import duration
 from tpustack.dashboard.server import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"
@@ -29,6 +35,16 @@ def test_the_page_loads_existing_files_of_this_server_only(page: TestClient) -> 
     kinds = {name: page.get(f"/{name}").headers["Content-Type"] for name in {*named, *imported}}
     assert kinds["style.css"].startswith("text/css")
     assert all(kinds[name].startswith("text/javascript") for name in imported)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js is installed")
+def test_the_page_writes_times_as_the_command_line_does(tmp_path: Path) -> None:
+    (tmp_path / "format.mjs").write_text(asset("format.js"))
+    seconds = [-3, 0, 59.4, 59.6, 60, 599.6, 630, 3569, 3570, 3599, 3600, 5430, 172799, 10**6]
+    script = "import {span} from './format.mjs'; console.log(JSON.stringify(SECONDS.map(span)))"
+    node = ["node", "--input-type=module", "-e", script.replace("SECONDS", str(seconds))]
+    shown = subprocess.run(node, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert json.loads(shown) == [duration(math.floor(each + 0.5)) for each in seconds]
 
 
 def test_no_script_of_the_page_makes_markup_of_text() -> None:

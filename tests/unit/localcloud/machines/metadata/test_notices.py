@@ -28,4 +28,4 @@ def test_a_preemption_is_heard_while_the_machine_still_runs(local_cloud: LocalCl
     machines._running[machine.key].metadata.publish(preempted=True)
     until(lambda: shutdown.requested)
     over.set()
-    assert shutdown.reason == "Google takes this machine away (instance/preempted)"
+    assert shutdown.reason == "Google preempts this machine (instance/preempted)"
