@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import yaml
 
+from infra.catalog import Catalog
 from infra.names import names_of
 from infra.settings import EncryptionSettings, StackSettings
 from tpu_core.paths import DATA, DECLARATION, WHEELS
@@ -100,9 +101,9 @@ def permissions_of(settings: StackSettings) -> Permissions:
     return Permissions(project, account, billing.get("role", ""), given)
 
 
-# Whichever topology it is: a stack that writes that of one machine may soon have another.
 def _is_slice(settings: StackSettings) -> bool:
-    return settings.is_compute and settings.tpu.topology is not None
+    tpu = Catalog().accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
+    return settings.is_compute and tpu is not None and tpu.hosts > 1
 
 
 def _applying(

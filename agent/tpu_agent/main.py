@@ -538,6 +538,18 @@ def _store_of(machine: Machine) -> Callable[[str], Bucket]:
     return lambda name: Bucket(name, Transport(MachineToken(machine.entry), _PATIENCE_SECONDS))
 
 
+def _worker_number(machine: Machine) -> int:
+    """Return this host's number; 0 if it is the only one and has none.
+
+    libtpu and JAX take it from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
+    """
+    number = machine.optional(Metadata.WORKER_NUMBER)
+    # Each host of a slice would take itself for the first.
+    if number is None and "," in (machine.optional(Metadata.ENDPOINTS) or ""):
+        raise SystemExit(f"{Metadata.WORKER_NUMBER} is not set, but the TPU has several hosts")
+    return int(number or 0)
+
+
 def _run_queue(program: Path, *, is_here: bool) -> None:
     """Run jobs until this process is ended."""
     machine = Machine()
@@ -546,8 +558,7 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
     # Two runners on one machine would have one lease. No job can lock what it can't open.
     lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
-    number = int(machine.optional(Metadata.WORKER_NUMBER) or 0) if is_here else 0
+    number = _worker_number(machine) if is_here else 0
     jobs = (
         _host(machine, folder, program, number)
         if number

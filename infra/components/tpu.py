@@ -466,14 +466,17 @@ class ComputeTpu(Tpu):
         kept = contract.NO_REASON_TO_RECREATE
         told = {key: value for key, value in self.metadata.items() if key not in kept}
         template = gcp.compute.InstanceTemplate(
-            "tpu-template",
-            name=machine.name_by_content(name, [properties | {"metadata": told}, disks]),
+            # Image and packages are ignored, so that others are another resource.
+            f"tpu-template-{host.image.rpartition('-')[2]}-{stack.trainer_tensorflow}",
+            name=machine.name_by_content(
+                name, [properties | {"metadata": told}, disks, stack.labels]
+            ),
             disks=disks,
             labels=stack.marked_labels,
             opts=self.around.services.after(
                 apis.COMPUTE_API,
                 parent=self,
-                # Its name has the image, which the provider may mistake as that of a machine.
+                # The provider may mistake the image, as that of a machine.
                 ignore_changes=[
                     "disks[0].sourceImage",
                     *names.KEPT_LABEL,

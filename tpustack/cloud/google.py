@@ -309,7 +309,7 @@ def _listed_instances(google: Google, project: str, zone: str) -> dict[str, dict
         told = instance.get("metadata", {}).get("items", ())
         for group in (item["value"] for item in told if item["key"] == "created-by"):
             name = group.rpartition("/")[2]
-            if found.get(name, node)["state"] == "READY":
+            if name not in found or found[name]["state"] == "READY":
                 found[name] = {**node, "name": name}
     return found
 

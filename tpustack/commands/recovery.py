@@ -108,8 +108,6 @@ def _bring_back(engine: Stack) -> None:
 # --- TPUs and VMs that Google has taken.
 
 _VM = "gcp:compute/instance:Instance"
-# Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
-_ENDED = ("TERMINATED", "STOPPED", "gone")
 # The forms of a TPU, and what waits for one out of the queue.
 _TYPES = (
     "gcp:tpu/v2Vm:V2Vm",
@@ -157,42 +155,43 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
             state = google.get(INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
         except NotFound:
             state = "gone"
-        if state in _ENDED:
+        # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
+        if state in ("TERMINATED", "gone"):
             found[resource["urn"]] = state
     return found
 
 
 _GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
-_MANAGED = (
-    "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
-    "/listManagedInstances"
-)
+_GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
 
 
 def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the URNs of the groups in a stack's state that are slices lost for good.
 
-    Google recreates a slice that failed in capacity that it manages, as each machine shows,
-    but none that was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery). A
-    slice without one of its machines is of no use, and can't be completed.
+    Google recreates a slice that failed in capacity that it manages, but none of which a machine
+    was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery), and such a slice
+    can't be completed. A group that isn't stable is being changed, or will be; it is left alone.
     Raises TpustackError when the caller may not look.
     """
     found = {}
     for resource in resources:
-        group = resource.get("outputs") or {}
-        if resource["type"] != _GROUP or not group.get("targetSizePolicies"):
+        declared = resource.get("outputs") or {}
+        if resource["type"] != _GROUP or not declared.get("targetSizePolicies"):
             continue
-        url = _MANAGED.format(group["project"], group["zone"], group["name"])
+        url = _GROUPS.format(declared["project"], declared["zone"], declared["name"])
         try:
-            listed = google.post(url, {}).get("managedInstances", [])
+            group = google.get(url)
+            listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
         except NotFound:
             found[resource["urn"]] = "gone"
             continue
-        idle = [one for one in listed if one.get("currentAction") == "NONE"]
-        there = [one for one in idle if one.get("instanceStatus") not in (None, *_ENDED)]
-        missing = int(group["targetSize"]) - len(listed) + len(idle) - len(there)
+        status, size = group["status"], int(group["targetSize"])
+        if not status["isStable"] or status.get("bulkInstanceOperation", {}).get("inProgress"):
+            continue
+        # One that does not exist has no status. Google restarts one that is stopped.
+        missing = size - sum("instanceStatus" in each for each in listed)
         if missing > 0:
-            found[resource["urn"]] = f"without {missing} of its {group['targetSize']} machines"
+            found[resource["urn"]] = f"without {missing} of its {size} machines"
     return found
 
 

@@ -37,10 +37,14 @@ is_further_slice() {
     ! attribute tpu-env | grep --quiet "^NODE_ID: '$(attribute tpu-name)'$"
 }
 
-# Whether this is worker 0. Google numbers the hosts of slices; a TPU of one machine may have no
-# number.
+# Whether this is worker 0. A single machine of Compute Engine may have no number.
 is_first_host() {
-  [[ "$(attribute agent-worker-number || echo 0)" == 0 ]]
+  local number
+  if ! number="$(attribute agent-worker-number)" && attribute tpu-is-this-machine >/dev/null; then
+    [[ "$(attribute worker-network-endpoints)" != *,* ]]
+  else
+    [[ "$number" == 0 ]]
+  fi
 }
 
 # Runs what jobs worker 0 has all hosts of the slice run: programs that drive the chips of their own

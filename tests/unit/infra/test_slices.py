@@ -95,8 +95,11 @@ def test_a_slice_takes_the_rights_of_a_group_and_of_a_policy() -> None:
     needed = permissions_of(parsed()).of_project()
     assert "compute.resourcePolicies.create" in needed
     assert "compute.instanceGroupManagers.create" in needed
-    alone = parse(a_slice(tpu={"topology": None}), "test")
-    assert "compute.resourcePolicies.create" not in permissions_of(alone).of_project()
+    for topology in (None, "2x2"):
+        alone = parse(a_slice(tpu={"topology": topology}), "test")
+        without = permissions_of(alone).of_project()
+        assert "compute.resourcePolicies.create" not in without
+        assert "compute.instanceGroupManagers.create" not in without
 
 
 def test_a_preview_says_that_googles_pages_disagree_about_slices(root: Path) -> None:
@@ -146,15 +149,19 @@ def test_its_machines_are_what_one_machine_would_be(run: Run) -> None:
 
 
 @with_bulk
-def test_another_release_keeps_the_template_and_other_settings_name_another(run: Run) -> None:
+def test_another_release_keeps_the_template_and_other_settings_name_another(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def name(**settings: Any) -> str:
         engine, _ = run(a_slice(**settings), provider=NEXT)
         return str(engine.one("InstanceTemplate")["name"])
 
     first = name()
     assert first.startswith("tpu-stack-test-tpu-")
-    assert name() == first
     assert name(tpu={"bootDiskGib": 300}) != first
+    assert name(labels={"team": "vision"}) != first
+    monkeypatch.setattr("infra.components.machine.program", lambda: "another agent")
+    assert name() == first
 
 
 @with_bulk

@@ -122,7 +122,7 @@ def test_a_policy_connects_no_single_instance_and_is_needed_as_long_as_its_slice
     api.delete(f"{POLICIES}/p")
 
 
-def test_a_slice_with_flex_start_is_repaired_by_nobody(api: Client) -> None:
+def test_a_slice_with_flex_start_is_made_only_if_failures_are_left_alone(api: Client) -> None:
     slices = Slices(api, FLEX)
     answer = slices.insert(status=400)
     assert "DO_NOTHING" in answer["error"]["message"]

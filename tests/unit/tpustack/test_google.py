@@ -210,8 +210,18 @@ def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
     ]
 
 
+@pytest.mark.parametrize(
+    ("statuses", "state"),
+    [
+        (("RUNNING", "RUNNING", "RUNNING"), "READY"),
+        (("STAGING", "RUNNING", "RUNNING"), "CREATING"),
+        (("RUNNING", "STAGING", "RUNNING"), "CREATING"),
+        (("STAGING", "STAGING", "STAGING"), "CREATING"),
+        (("RUNNING", "RUNNING", "STOPPING"), "TERMINATED"),
+    ],
+)
 def test_a_slice_of_machines_is_one_tpu_that_is_ready_when_all_of_them_are(
-    replies: Replies,
+    replies: Replies, statuses: tuple[str, ...], state: str
 ) -> None:
     group = "projects/1/zones/us-east5-a/instanceGroupManagers/t"
     machines = [
@@ -222,12 +232,12 @@ def test_a_slice_of_machines_is_one_tpu_that_is_ready_when_all_of_them_are(
             "creationTimestamp": "2026-11-26T00:00:00.000-08:00",
             "metadata": {"items": [{"key": "created-by", "value": group}]},
         }
-        for number, status in ((1, "RUNNING"), (2, "STAGING"), (3, "RUNNING"))
+        for number, status in enumerate(statuses, 1)
     ]
     outputs = {"architecture": "compute", "project": "p", "tpu_zone": "us-east5-a"}
     replies(404, 200, content=json.dumps({"items": machines}).encode())
     _, node = look_up(Google(), outputs, "t")
-    assert (node["name"], node["state"]) == ("t", "CREATING")
+    assert (node["name"], node["state"]) == ("t", state)
     replies(404, 200, content=b"{}")
     with pytest.raises(NotFound):
         look_up(Google(), outputs, "t")

@@ -143,33 +143,48 @@ SLICE = "urn:pulumi:dev::tpu-stack::gcp:compute/instanceGroupManager:InstanceGro
 RUNS = {"currentAction": "NONE", "instanceStatus": "RUNNING"}
 
 
-class Managed:
-    """Google, for one group with these machines; none: there is no group."""
+STABLE = {"isStable": True, "bulkInstanceOperation": {"inProgress": False}}
 
-    def __init__(self, *machines: dict[str, str]) -> None:
-        self.machines = machines
+
+class Managed:
+    """Google, for one group of two machines with this status; None: there is no group."""
+
+    def __init__(self, status: dict[str, Any] | None, *machines: dict[str, str]) -> None:
+        self.status, self.machines = status, machines
+
+    def get(self, url: str) -> dict[str, Any]:
+        assert url.endswith("/projects/p/zones/z/instanceGroupManagers/t")
+        if self.status is None:
+            raise NotFound("not found")
+        return {"targetSize": 2, "status": self.status}
 
     def post(self, url: str, body: object) -> dict[str, Any]:
-        assert url.endswith("/projects/p/zones/z/instanceGroupManagers/t/listManagedInstances")
-        if not self.machines:
-            raise NotFound("not found")
+        assert url.endswith("/instanceGroupManagers/t/listManagedInstances")
         return {"managedInstances": list(self.machines)}
 
 
 @pytest.mark.parametrize(
-    ("machines", "lost"),
+    ("status", "machines", "lost"),
     [
-        ((RUNS, RUNS), None),
-        ((RUNS, {"currentAction": "NONE"}), "without 1 of its 2 machines"),
-        ((RUNS, {**RUNS, "instanceStatus": "TERMINATED"}), "without 1 of its 2 machines"),
-        ((RUNS,), "without 1 of its 2 machines"),
-        # Google is bringing it back itself.
-        ((RUNS, {"currentAction": "RECREATING"}), None),
-        ((), "gone"),
+        (STABLE, (RUNS, RUNS), None),
+        (STABLE, (RUNS, {"currentAction": "NONE"}), "without 1 of its 2 machines"),
+        (STABLE, (RUNS,), "without 1 of its 2 machines"),
+        (STABLE, (), "without 2 of its 2 machines"),
+        # Google restarts what it stopped for maintenance.
+        (STABLE, (RUNS, {**RUNS, "instanceStatus": "TERMINATED"}), None),
+        # Google is bringing it back itself, whichever machine it begins with.
+        (
+            {"isStable": False},
+            ({"currentAction": "NONE"}, {"currentAction": "RECREATING"}),
+            None,
+        ),
+        # The slice waits for capacity.
+        ({"isStable": True, "bulkInstanceOperation": {"inProgress": True}}, (), None),
+        (None, (), "gone"),
     ],
 )
 def test_a_slice_without_a_machine_is_lost_unless_google_brings_it_back(
-    machines: tuple[dict[str, str], ...], lost: str | None
+    status: dict[str, Any] | None, machines: tuple[dict[str, str], ...], lost: str | None
 ) -> None:
     outputs = {"project": "p", "zone": "z", "name": "t", "targetSize": 2}
     kind = "gcp:compute/instanceGroupManager:InstanceGroupManager"
@@ -178,7 +193,7 @@ def test_a_slice_without_a_machine_is_lost_unless_google_brings_it_back(
         # A group of VMs brings them back.
         {"urn": "vm", "type": kind, "outputs": outputs},
     ]
-    found = recovery.lost_slices(Managed(*machines), resources)  # type: ignore[arg-type]
+    found = recovery.lost_slices(Managed(status, *machines), resources)  # type: ignore[arg-type]
     assert found == ({SLICE: lost} if lost else {})
 
 
