@@ -189,7 +189,7 @@ def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[
         if not status["isStable"] or status.get("bulkInstanceOperation", {}).get("inProgress"):
             continue
         # One that does not exist has no status. Google restarts one that is stopped.
-        missing = size - sum("instanceStatus" in each for each in listed)
+        missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
         if missing > 0:
             found[resource["urn"]] = f"without {missing} of its {size} machines"
     return found
