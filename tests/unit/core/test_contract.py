@@ -20,7 +20,6 @@ NOT_IN_SCRIPTS = {
     Metadata.MESSAGES,
     Metadata.TPU_ZONES,
     Metadata.COST_NOTE,
-    Metadata.ENDPOINTS,
 }
 
 
