@@ -15,15 +15,13 @@ import signal
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from tpustack.errors import UsageError
-
-if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
