@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from tpu_training import errors, tasks
 from tpu_training.data.conversion import Storage, store
-from tpu_training.data.manifest import FILE_NAME
+from tpu_training.data.manifest import FILE_NAME, SPLITS
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
 from tpu_training.loop.callbacks import Callback
@@ -32,7 +32,9 @@ CreateModel = Callable[[Any, Any, int], Any]
 def fit(
     model: str | CreateModel = DEFAULT_MODEL,
     *,
-    data: str | Mapping[str, Arrays],
+    data: Any,
+    validation: Any = None,
+    test: Any = None,
     model_dir: str,
     task: str | Task | None = None,
     params: Params | Mapping[str, Any] | None = None,
@@ -49,9 +51,13 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a dataset, or arrays as for `write_data`, which are
-            written below `model_dir`: {"train": (features, targets), "test": (…, …)}, and
-            "validation" where there is one.
+        data: The directory or gs:// URL of a dataset, or the examples to train with: a
+            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets), where features are an
+            array of any shape or a dictionary of arrays. A dictionary of "train", "validation" and
+            "test" gives all splits at once. Bytes, token ids and texts that come with a test split
+            are written below `model_dir`, as by `write_data`.
+        validation: Those that choose the best checkpoint, in one of these forms.
+        test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
         task: A task, its name or its file; None takes the model's, or that of the dataset.
         params: The job's parameters, as a mapping or as an instance of the model's own class.
@@ -75,16 +81,18 @@ def fit(
         raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
     start.prepare_tensorflow(tpu, trains=True)
     definition = _definition(model, task, params)
+    place, given = _data(data, validation, test, model_dir)
     job = Job(
         mode=mode,
         tpu=tpu,
         tpu_project=tpu_project,
         tpu_zone=tpu_zone,
-        data=data if isinstance(data, str) else _written(data, model_dir),
+        data=place,
         model_dir=model_dir,
         model=definition,
         params=_params(definition, params, settings),
         callbacks=tuple(callbacks),
+        given=given,
     )
     try:
         with supervision.supervised() as (shutdown, hang_timer):
@@ -222,15 +230,49 @@ def _params(
     return replace(given, **settings)
 
 
+def _data(
+    data: Any, validation: Any, test: Any, model_dir: str
+) -> tuple[str, dict[str, Any] | None]:
+    """Return where the data is, and the examples of each split if they are handed over."""
+    more = {"validation": validation, "test": test}
+    more = {split: examples for split, examples in more.items() if examples is not None}
+    if isinstance(data, str):
+        if more:
+            raise errors.InputError(
+                f"{' and '.join(more)}: data={data} names a dataset, which has its own splits; "
+                "pass arrays or Datasets for all of them, or none"
+            )
+        return data, None
+    splits = {**(data if isinstance(data, Mapping) else {"train": data}), **more}
+    if "train" not in splits or set(splits) - set(SPLITS):
+        raise errors.InputError(
+            f"data has {', '.join(map(repr, splits)) or 'nothing'}; expected 'train', and "
+            "optionally 'validation' and 'test', each with a tuple of features and targets or a "
+            "Dataset"
+        )
+    if "test" in splits and all(_fits_files(each) for each in splits.values()):
+        return _written(splits, model_dir), None
+    return "data", splits
+
+
+def _fits_files(examples: Any) -> bool:
+    """Return whether `examples` are arrays of bytes, token ids or texts."""
+    import numpy as np
+
+    if not isinstance(examples, tuple) or isinstance(examples[0], Mapping):
+        return False
+    try:
+        features = np.asarray(examples[0])
+    except ValueError:  # Rows of different lengths, which are told of later.
+        return False
+    images = features.dtype == np.uint8 and features.ndim in (3, 4)
+    return images or (features.dtype.kind in "iUO" and features.ndim < 3)
+
+
 def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
     """Write the arrays below `model_dir` under a name of their content, unless they are there."""
     import numpy as np
 
-    if set(data) - {"validation"} != {"train", "test"}:
-        raise errors.InputError(
-            f"data has {', '.join(map(repr, data)) or 'nothing'}; expected 'train' and 'test', "
-            "and optionally 'validation', each with a tuple of features and targets"
-        )
     if "://" in model_dir:
         raise errors.InputError(
             f"model_dir={model_dir}: arrays are written to a local directory; write them with "

@@ -119,7 +119,8 @@ class Trainer:
         )
         self._checkpoints.copied = self._monitor.model.copied
         validates = job.trains and manifest.VALIDATION in data.manifest.splits
-        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * job.evaluates
+        tests = job.evaluates and manifest.TEST in data.manifest.splits
+        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
@@ -392,7 +393,7 @@ def connect_and_open(
     Raises:
         InputError: The data is unusable, or the workers can't read it.
     """
-    opened = None if manifest.is_function(job.data) else _open(job)
+    opened = None if job.is_live else _open(job)
     with connecting or nullcontext():
         cluster = connect(workers, wait, job.params.local_devices)
     job, data = opened or _open(job)
@@ -404,11 +405,14 @@ def connect_and_open(
 
 
 def _open(job: Job) -> tuple[Job, data_set.DataSet]:
-    data = data_set.open_given(job.data, job.params.seed)
+    if job.given is not None:
+        function = data_function.given_function(job.given)
+        data = data_set.of_function(function, job.data, job.params.seed)
+    else:
+        data = data_set.open_given(job.data, job.params.seed)
     tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
-    if job.evaluates:
-        data.manifest.split(manifest.TEST)
     if job.mode == "evaluate":
+        data.manifest.split(manifest.TEST)
         return job, data
     job = dataclasses.replace(job, params=validation.with_fraction(job.params, data.manifest))
     return job, validation.hold_out(data, job.params)
@@ -417,7 +421,7 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
     """Refuse a function that the workers can't run, or that a resumed job can't continue."""
     graph = trace(live.function)
-    if python := python_in(graph):
+    if python := python_in(graph, live.function.place):
         if cluster.endpoint:
             raise errors.InputError(
                 f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
@@ -444,9 +448,10 @@ def trace(function: data_function.DataFunction) -> tf.Graph:
     return rows.get_concrete_function(tf.TensorSpec((), tf.int64)).graph
 
 
-def python_in(graph: tf.Graph) -> str:
-    """Return FILE:LINE of what runs Python for each example in `graph`, or ""."""
-    return next((_where(found) for found in operations(graph) if found.type in _PYTHON), "")
+def python_in(graph: tf.Graph, place: str) -> str:
+    """Return FILE:LINE, or `place`, of what runs Python for each example in `graph`, or ""."""
+    found = (each for each in operations(graph) if each.type in _PYTHON)
+    return next((_where(each) or place for each in found), "")
 
 
 def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
