@@ -1,5 +1,6 @@
 """Train from Python, such as a notebook: the job that the command line runs."""
 
+import functools
 import hashlib
 import logging
 import sys
@@ -7,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpu_training import errors, tasks
 from tpu_training.data.conversion import Storage, store
@@ -20,6 +21,9 @@ from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
 from tpu_training.models.spec import Task
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
+
+if TYPE_CHECKING:
+    from tpu_training.serving.model import RestoredModel
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
@@ -38,6 +42,9 @@ def fit(
     model_dir: str,
     task: str | Task | None = None,
     params: Params | Mapping[str, Any] | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Sequence[Any] = (),
     mode: str = "train-and-evaluate",
     callbacks: Sequence[Callback] = (),
     tpu: str | None = None,
@@ -61,7 +68,11 @@ def fit(
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
         task: A task, its name or its file; None takes the model's, or that of the dataset.
         params: The job's parameters, as a mapping or as an instance of the model's own class.
-        mode: `train`, `evaluate` or `train-and-evaluate`.
+        optimizer: The name of one of the trainer's, or for a Keras model a Keras optimizer, whose
+            rate may be a Keras schedule.
+        loss: For a Keras model, a Keras loss, its name or a function.
+        metrics: For a Keras model, Keras metrics, their names or functions.
+        mode: `train`, `evaluate` or `train-and-evaluate`, which tests where there is a test split.
         callbacks: What to call between two loops of steps.
         tpu: A TPU's name, grpc://HOST:PORT, or `local`; None takes this machine's devices or
             what the environment names.
@@ -81,6 +92,10 @@ def fit(
         raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
     start.prepare_tensorflow(tpu, trains=True)
     definition = _definition(model, task, params)
+    if isinstance(optimizer, str):
+        settings["optimizer"], optimizer = optimizer, None
+    if not (optimizer is None and loss is None and not metrics):
+        definition = _compiled(definition, optimizer, loss, metrics)
     place, given = _data(data, validation, test, model_dir)
     job = Job(
         mode=mode,
@@ -97,6 +112,39 @@ def fit(
     try:
         with supervision.supervised() as (shutdown, hang_timer):
             return start.run_job(job, shutdown, hang_timer, begun)
+    except Exception as error:
+        _raise_told(error)
+
+
+def load(
+    model_dir: str,
+    *,
+    model: str | CreateModel | None = None,
+    task: str | Task | None = None,
+    params: Params | None = None,
+    best: bool = False,
+) -> "RestoredModel":
+    """Return the trained model of `model_dir` on this machine's CPU, in float32.
+
+    `load(…).predict(features)` says what the model makes of a batch, tensors by name, and
+    `load(…).module` is the model itself. `fit(…, mode="evaluate")` evaluates it on a TPU.
+
+    Args:
+        model_dir: The directory or gs:// URL of the training's results.
+        model: The function that `fit` was given, or the model's file if it was moved.
+        task: The Task that `fit` was given.
+        params: The instance that `fit` was given, if its class is the model's own.
+        best: Whether to take the best evaluation's weights instead of the newest ones.
+
+    Raises:
+        InputError: Something given is wrong, or the model is not that of `model_dir`.
+    """
+    _log_to_standard_output()
+    start.prepare_tensorflow(None, trains=False)
+    from tpu_training.serving.model import restore_model
+
+    try:
+        return restore_model(model_dir, _given_model(model_dir, model, task, params), best)
     except Exception as error:
         _raise_told(error)
 
@@ -138,14 +186,10 @@ def export(
     start.prepare_tensorflow(None, trains=False)
     if kind not in EXPORTED:
         raise errors.InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
-    from tpu_training.checkpoints.model_description import read_description
     from tpu_training.serving.export import run_export
 
     try:
-        given: ModelDefinition | None = None
-        if model is not None or task is not None:
-            model = model or read_description(model_dir).model_in_file(model_dir)
-            given = _definition(model, task, params)
+        given = _given_model(model_dir, model, task, params)
         return run_export(model_dir, output, kind, batch_size, data, given, test_examples, best)
     except Exception as error:
         _raise_told(error)
@@ -188,6 +232,39 @@ def write_data(
         splits["validation"] = validation
     source = source_of_arrays(name, splits, class_names)
     store(source, directory, Storage(text_length=text_length, vocabulary_size=vocabulary_size))
+
+
+def _given_model(
+    model_dir: str, model: str | CreateModel | None, task: str | Task | None, params: Params | None
+) -> ModelDefinition | None:
+    """Return the model that is given for `model_dir`; None for that of its description."""
+    from tpu_training.checkpoints.model_description import read_description
+
+    if model is None and task is None:
+        return None
+    model = model or read_description(model_dir).model_in_file(model_dir)
+    return _definition(model, task, params)
+
+
+def _compiled(
+    definition: ModelDefinition, optimizer: Any, loss: Any, metrics: Sequence[Any]
+) -> ModelDefinition:
+    """Return `definition` with a Keras model that is compiled with what `fit` was given."""
+    create = definition.create_model
+
+    @functools.wraps(create)
+    def compiled(*arguments: Any) -> Any:
+        model = create(*arguments)
+        if not hasattr(model, "compile"):
+            raise errors.InputError(
+                f"model={definition.name}: optimizer, loss and metrics of Keras need a Keras "
+                f"model, but this is a {type(model).__name__}; name one of the trainer's "
+                "optimizers, and pass losses and metrics as task=Task(…)"
+            )
+        model.compile(optimizer=optimizer, loss=loss, metrics=[*metrics])
+        return model
+
+    return replace(definition, create_model=compiled)
 
 
 def _definition(

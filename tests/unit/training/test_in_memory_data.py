@@ -22,7 +22,7 @@ RANDOM = np.random.default_rng(3)
 TABLE = RANDOM.normal(size=(48, 5)).astype(np.float32)
 CODES = RANDOM.integers(0, 4, (48, 2)).astype(np.int16)
 CLASSES = (TABLE[:, 0] > 0).astype(np.int64)
-TWO = {"table": TABLE, "codes": CODES}
+TWO: dict[str, Any] = {"table": TABLE, "codes": CODES}
 SIZES = {"global_batch_size": 8, "evaluation_batch_size": 16, "learning_rate": 0.1, "epochs": 3}
 
 
@@ -81,7 +81,7 @@ def test_float_features_train_without_a_test_split(
 def test_two_inputs_of_a_keras_model_are_evaluated_exactly(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
-    held = {name: values[:21] for name, values in TWO.items()}
+    held: Any = {name: values[:21] for name, values in TWO.items()}
     result = fit(
         keras_model,
         data=(TWO, CLASSES),
@@ -158,10 +158,8 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
     ragged = tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [2.0, 3.0]]), [0, 1]))
     given = {
         "never ends; remove repeat()": dataset().repeat(),
-        "features that are a RaggedTensor; pad it": ragged,
-        "NaN or infinity in features": tf.data.Dataset.from_tensor_slices(
-            (bad_value(40), CLASSES)
-        ),
+        "an example of the shape [2], but the first one has [1]": ragged,
+        "NaN or infinity in features": tf.data.Dataset.from_tensor_slices((bad_value(40), CLASSES)),
     }
     for message, rows in given.items():
         with pytest.raises(DataError, match=re.escape(message)):
@@ -179,3 +177,41 @@ def test_what_is_no_data_is_told_before_anything_is_created(
             fit(linear, data=data, model_dir=str(tmp_path), **SIZES)
     with pytest.raises(InputError, match="validation: data=somewhere names a dataset"):
         fit(linear, data="somewhere", validation=dataset(), model_dir=str(tmp_path))
+
+
+def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import keras
+
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, decay_steps=1, decay_rate=0.5)
+    result = fit(
+        keras_model,
+        data=(TWO, CLASSES),
+        test=(TWO, CLASSES),
+        model_dir=str(tmp_path),
+        optimizer=keras.optimizers.Lion(rate),
+        loss=keras.losses.CategoricalHinge(),
+        metrics=["mean_absolute_error"],
+        global_batch_size=8,
+    )
+    assert "test_mean_absolute_error" in result.metrics
+    assert result.history[-1]["learning_rate"] < 0.05
+    model = tpu_training.load(str(tmp_path), model=keras_model)
+    found = model.predict({name: values[:5] for name, values in TWO.items()})
+    np.testing.assert_allclose(
+        found["probabilities"],
+        result.predict({name: values[:5] for name, values in TWO.items()})["probabilities"],
+        rtol=1e-4,
+    )
+
+
+def test_a_keras_optimizer_needs_a_keras_model(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import keras
+
+    with pytest.raises(InputError, match="optimizer, loss and metrics of Keras need a Keras model"):
+        fit(
+            linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), optimizer=keras.optimizers.SGD()
+        )

@@ -138,7 +138,7 @@ class LiveFunction:
 
     def _features(self, features: Any) -> Any:
         if self.encoding == manifest.ARRAY:
-            return tf.nest.map_structure(_leaf, features, *self._leaves())
+            return _leaves(features, self.spec)
         if self.encoding == manifest.ENCODED:
             return tf.ensure_shape(features, ())
         if self.encoding == manifest.RAW:
@@ -146,12 +146,6 @@ class LiveFunction:
             return tf.ensure_shape(with_channels, self.spec.shape)
         ids = tf.ensure_shape(tf.cast(features, tf.int32), self.spec.shape)
         return _within(ids, 0, self.spec.vocabulary - 1, "token id")
-
-    def _leaves(self) -> tuple[Any, Any]:
-        """Return the spec of each of the features, and its path in messages."""
-        leaves = self.spec.features(tf.TensorSpec)
-        named = self.spec.inputs
-        return leaves, {name: f"features/{name}" for name in leaves} if named else "features"
 
     def _targets(self, values: tf.Tensor) -> tf.Tensor:
         spec = self.spec
@@ -228,8 +222,15 @@ def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:
         return tf.identity(values)
 
 
+def _leaves(features: Any, spec: specs.DataSpec) -> Any:
+    """Return features in the form of `spec`; fail at run time where they can't be."""
+    forms = spec.features(tf.TensorSpec)
+    paths = {name: f"features/{name}" for name in forms} if spec.inputs else "features"
+    return tf.nest.map_structure(_leaf, features, forms, paths)
+
+
 def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
-    """Return one of the features in the form of `spec`; fail at run time where it can't be."""
+    """Return one of the features in its form; its `path` is for messages."""
     value = tf.ensure_shape(tf.cast(value, spec.dtype), spec.shape)
     if not spec.dtype.is_floating:
         return value
@@ -385,7 +386,12 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
         return remade.unbatch() if batched else remade
 
     remake = tf.function(in_graph, autograph=False)
-    return lambda _, seed: remake(tf.cast(seed, tf.int64))
+
+    def rows(_: bool, seed: Any) -> tf.data.Dataset:
+        make = remake if tf.executing_eagerly() else in_graph
+        return make(tf.cast(seed, tf.int64))
+
+    return rows
 
 
 def _is_batched(spec: Any, operations: set[str]) -> bool:
@@ -486,9 +492,10 @@ def form_of(example: object, place: str) -> Form:
             f"{place} yields {type(example).__name__} of {len(parts)}, expected a pair of tensors, "
             "features and targets"
         )
-    dtype, inputs = "", ()
+    encoding, dtype = manifest.ARRAY, ""
+    shape: tuple[int, ...] = ()
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     if isinstance(parts[0], Mapping):
-        encoding, shape = manifest.ARRAY, ()
         leaves = {str(name): each for name, each in sorted(parts[0].items())}
         inputs = tuple((name, *_array(x, f"features/{name}", place)) for name, x in leaves.items())
     elif not isinstance(parts[0], tf.Tensor):
@@ -568,6 +575,8 @@ def _tops(
 
     def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         token = tf.reduce_max(example[0]) if form.encoding == manifest.TOKENS else 0
+        if form.encoding == manifest.ARRAY:
+            _leaves(example[0], form.spec(0, 0))  # It asserts that there is no NaN.
         classes = tf.cast(0 if form.targets in counted else example[1], tf.int64)
         if form.targets == specs.MASK:
             classes = tf.where(classes == manifest.NO_CLASS, tf.zeros((), tf.int64), classes)

@@ -217,13 +217,13 @@ def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
 
     def split(*parts: Any) -> tuple[Any, ...]:
         shape = (cluster.replicas, -1)
-        return tf.nest.map_structure(lambda x: tf.reshape(x, (*shape, *x.shape[1:])), parts)
+        return tuple(tf.nest.map_structure(lambda x: tf.reshape(x, (*shape, *x.shape[1:])), parts))
 
     with cluster.on_loop_device():
         iterator = iter(finish(build(1, 0).map(split), params))
 
     def next_batch() -> tuple[Any, ...]:
-        return tf.nest.map_structure(lambda part: _rows(cluster, part), next(iterator))
+        return tuple(tf.nest.map_structure(lambda part: _rows(cluster, part), next(iterator)))
 
     return next_batch
 

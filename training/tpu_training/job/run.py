@@ -497,5 +497,5 @@ def _draws_its_seed(operation: tf.Operation) -> bool:
 def _where(operation: tf.Operation) -> str:
     """Return FILE:LINE of the user's code that made `operation`, or ""."""
     return errors.users_line(
-        (frame.filename, frame.lineno) for frame in reversed(operation.traceback)
+        (frame.filename, frame.lineno) for frame in reversed(operation.traceback or ())
     )

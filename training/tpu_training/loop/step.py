@@ -157,8 +157,8 @@ def _create_part(
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
         begun = step_context(part_seed, state.frozen, replica.sum)
         with begun as context, tf.GradientTape() as tape:
-            mine = tf.nest.map_structure(lambda each: each[part], (features, labels))
-            inputs, targets = state.prepare(*mine, True)
+            mine = tf.nest.map_structure(lambda each: each[part], features)
+            inputs, targets = state.prepare(mine, labels[part], True)
             inputs, share = state.mix(inputs) if state.mix else (inputs, None)
             outputs = state.forward(inputs, training=True)
             # Gradients are summed over parts and replicas: the mean is over the global batch.

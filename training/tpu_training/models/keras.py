@@ -6,6 +6,7 @@ an assignment changes nothing but what the scope knows. Batch normalisation's av
 draws the same numbers. Keras is imported only where the user's own file has loaded it.
 """
 
+import dataclasses
 import importlib
 import random
 import re
@@ -160,10 +161,10 @@ def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
         outputs = model.outputs
     else:
         # Pixels become numbers, as layers expect. A model without inputs is built by the call.
-        wide = spec.kind == "image"
-        dtype = spec.features(lambda _, own: "float32" if wide else own)
-        made = spec.features(lambda shape, own: keras.Input(shape, dtype="float32" if wide else own))
-        outputs = model(made, training=False)
+        numbers = dataclasses.replace(spec, dtype="float32") if spec.kind == "image" else spec
+        dtype = numbers.features(lambda _, own: own)
+        given = numbers.features(lambda shape, own: keras.Input(shape, dtype=own))
+        outputs = model(given, training=False)
     _refuse(where, _output_problems(outputs, spec))
     one_for_two = tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and _two_classes(spec)
     logits = spec.targets != NUMBERS
