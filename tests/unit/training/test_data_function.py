@@ -148,10 +148,10 @@ def test_operations_that_do_not_repeat_are_refused_with_their_line(
 def test_a_seeded_function_is_not_refused_and_python_in_it_is_found(tmp_path: Path) -> None:
     graph = trace(load_function(write(tmp_path), "data"))
     refuse_unrepeatable(graph, "mine.py")
-    assert not python_in(graph)
+    assert not python_in(graph, "mine.py")
     slow = "tf.ensure_shape(tf.numpy_function(lambda m: m, [n], tf.int64), ())"
     path = write(tmp_path, ("range(count)", f"range(count).map(lambda n: {slow})"))
-    assert python_in(trace(load_function(path, "data"))).endswith("mine.py:9")
+    assert python_in(trace(load_function(path, "data")), "mine.py").endswith("mine.py:9")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tpu_training.data import function as data_function
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
-from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
+from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
 from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
@@ -103,6 +103,9 @@ class Trainer:
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
+        self._control = Control(state.model, shutdown.request_save)
+        for observer in self._observers:
+            observer.control = self._control
         record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
@@ -209,7 +212,9 @@ class Trainer:
         return evaluation
 
     def _exhausted(self, step: int) -> bool:
-        """Return whether the best evaluation is `patience` evaluations old."""
+        """Return whether a callback stops, or the best evaluation is `patience` evaluations old."""
+        if self._control.stopped:
+            return True
         params, best = self._job.params, self._checkpoints.record.best
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
