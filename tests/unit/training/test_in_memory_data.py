@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tpu_training
+from tests.unit.training import pages
 from tpu_training.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -215,3 +216,15 @@ def test_a_keras_optimizer_needs_a_keras_model(
         fit(
             linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), optimizer=keras.optimizers.SGD()
         )
+
+
+def test_the_pages_example_of_two_inputs_learns(
+    fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "two_inputs"}
+    exec(compile(pages.programs("models")["two_inputs.py"], "two_inputs.py", "exec"), names)
+    found = names["result"].predict(names["rows"])["classes"]
+    assert np.mean(found == names["classes"]) > 0.9
+    few = {name: values[:3] for name, values in names["rows"].items()}
+    np.testing.assert_array_equal(names["model"].predict(few)["classes"], found[:3])
