@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
-# What `export` writes.
-EXPORTED = ("saved_model", "tflite")
 # (params, spec, seed) -> a tf.Module
 CreateModel = Callable[[Any, Any, int], Any]
 
@@ -91,11 +89,9 @@ def fit(
     if mode not in MODES:
         raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
     start.prepare_tensorflow(tpu, trains=True)
-    definition = _definition(model, task, params)
     if isinstance(optimizer, str):
         settings["optimizer"], optimizer = optimizer, None
-    if not (optimizer is None and loss is None and not metrics):
-        definition = _compiled(definition, optimizer, loss, metrics)
+    definition = _compiled(_definition(model, task, params), optimizer, loss, metrics)
     place, given = _data(data, validation, test, model_dir)
     job = Job(
         mode=mode,
@@ -119,22 +115,17 @@ def fit(
 def load(
     model_dir: str,
     *,
+    best: bool = False,
     model: str | CreateModel | None = None,
     task: str | Task | None = None,
     params: Params | None = None,
-    best: bool = False,
 ) -> "RestoredModel":
     """Return the trained model of `model_dir` on this machine's CPU, in float32.
 
     `load(…).predict(features)` says what the model makes of a batch, tensors by name, and
     `load(…).module` is the model itself. `fit(…, mode="evaluate")` evaluates it on a TPU.
 
-    Args:
-        model_dir: The directory or gs:// URL of the training's results.
-        model: The function that `fit` was given, or the model's file if it was moved.
-        task: The Task that `fit` was given.
-        params: The instance that `fit` was given, if its class is the model's own.
-        best: Whether to take the best evaluation's weights instead of the newest ones.
+    The arguments are those of `export`.
 
     Raises:
         InputError: Something given is wrong, or the model is not that of `model_dir`.
@@ -156,13 +147,10 @@ def export(
     model: str | CreateModel | None = None,
     task: str | Task | None = None,
     params: Params | None = None,
-    kind: str = "saved_model",
     best: bool = False,
     batch_size: int | None = None,
-    data: str | None = None,
-    test_examples: int = 2000,
 ) -> str:
-    """Write the trained model of `model_dir` as others run it, and return a line about it.
+    """Write the trained model of `model_dir` as a SavedModel, and return a line about it.
 
     A notebook's own model or task is in no file, so it is given as `fit` got it.
 
@@ -172,25 +160,19 @@ def export(
         model: The function that `fit` was given, or the model's file if it was moved.
         task: The Task that `fit` was given.
         params: The instance that `fit` was given, if its class is the model's own.
-        kind: `saved_model` or `tflite` (int8).
         best: Whether to take the best evaluation's checkpoint instead of the newest one.
         batch_size: A fixed batch size of the input; None takes any number.
-        data: For tflite, another dataset than that of the training.
-        test_examples: For tflite, how many test examples to measure its accuracy with.
 
     Raises:
         InputError: Something given is wrong, or the model is not that of `model_dir`.
-        TrainingError: The result would not do.
     """
     _log_to_standard_output()
     start.prepare_tensorflow(None, trains=False)
-    if kind not in EXPORTED:
-        raise errors.InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
     from tpu_training.serving.export import run_export
 
     try:
         given = _given_model(model_dir, model, task, params)
-        return run_export(model_dir, output, kind, batch_size, data, given, test_examples, best)
+        return run_export(model_dir, output, batch_size, given, best)
     except Exception as error:
         _raise_told(error)
 
@@ -250,6 +232,8 @@ def _compiled(
     definition: ModelDefinition, optimizer: Any, loss: Any, metrics: Sequence[Any]
 ) -> ModelDefinition:
     """Return `definition` with a Keras model that is compiled with what `fit` was given."""
+    if optimizer is None and loss is None and not metrics:
+        return definition
     create = definition.create_model
 
     @functools.wraps(create)

@@ -205,25 +205,19 @@ def _examine(known: argparse.Namespace) -> int:
 
 # --- The commands for trained models.
 
-_FORMATS = ("saved_model", "tflite")
-# Enough to see a loss of a few percent; TFLite takes them one at a time, on a CPU.
-_TEST_LIMIT = 2000
-
 
 def add_export(modes: Any) -> None:
     """Add the parser."""
     parser = add_command(
         modes,
         "export",
-        _build_export,
-        help="export a trained model as SavedModel or int8 TFLite",
-        description="Write a trained model as a SavedModel to serve, or as full-integer TFLite "
-        "for the Edge TPU. The loss of accuracy is checked, the operations are not.",
+        lambda known: partial(_export, known),
+        help="export a trained model as SavedModel",
+        description="Write a trained model as a SavedModel to serve.",
     )
     option = parser.add_argument
     option("--model-dir", required=True, help="model directory of the training, or its gs:// URL")
     option("--output", required=True, help="directory or gs:// URL to write to")
-    option("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
     option(
         "--best",
         action="store_true",
@@ -234,38 +228,14 @@ def add_export(modes: Any) -> None:
         type=number(int, 1),
         help="fixed batch size (default: any)",
     )
-    option("--data", help="dataset for tflite (default: the training's)")
-    option(
-        "--test-examples",
-        type=number(int, 1),
-        default=_TEST_LIMIT,
-        help=f"test examples that measure tflite's accuracy (default: {_TEST_LIMIT})",
-    )
     option("--model", help="path of your model's file, if it moved")
-
-
-def _build_export(known: argparse.Namespace) -> Command:
-    """Check the flags; the checkpoint and the model are read when the command runs."""
-    if known.batch_size is not None and known.format == "tflite":
-        raise errors.InputError(
-            f"--batch-size={known.batch_size}: a tflite model takes one image at a time"
-        )
-    return partial(_export, known)
 
 
 def _export(known: argparse.Namespace) -> int:
     from tpu_training.serving.export import run_export
 
-    line = run_export(
-        known.model_dir,
-        known.output,
-        known.format,
-        known.batch_size,
-        known.data,
-        known.model,
-        known.test_examples,
-        known.best,
-    )
+    where = known.model_dir, known.output
+    line = run_export(*where, known.batch_size, known.model, known.best)
     print(f"export finished {line}", flush=True)
     return 0
 

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,11 +15,7 @@ from tpu_training.__main__ import main
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
 from tpu_training.errors import InputError
 from tpu_training.models.spec import DataSpec
-from tpu_training.serving.export import unsuitable_tensors
 from tpu_training.serving.model import Predictor, restore_model
-
-if TYPE_CHECKING:
-    from tpu_training.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.training
 
@@ -69,47 +64,6 @@ def test_a_static_batch_is_filled_up_and_gives_the_same(
     )
 
 
-def test_int8_loses_less_than_a_point_and_is_reported_as_unchecked(
-    digits_model: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    code, out, err = run(
-        capfd, "export", f"--model-dir={digits_model}", f"--output={tmp_path}", "--format=tflite"
-    )
-    assert code == 0, err
-    assert err == ""
-    values = dict(word.split("=") for word in out.splitlines()[-1].split()[2:])
-    assert values["examples"] == "360"
-    assert float(values["float_accuracy"]) > 0.9
-    assert float(values["float_accuracy"]) - float(values["int8_accuracy"]) < 0.01
-    assert values["edge_tpu"] == "unchecked"
-    content = (tmp_path / "model_int8.tflite").read_bytes()
-    assert f"edgetpu_compiler --show_operations {tmp_path}/model_int8.tflite" in caplog.text
-    assert unsuitable_tensors(content) == []
-    interpreter = tf.lite.Interpreter(model_content=content)
-    operations = {details["op_name"] for details in interpreter._get_ops_details()}
-    assert {"CONV_2D", "MAX_POOL_2D", "RELU", "SOFTMAX"} <= operations
-    for details in (*interpreter.get_input_details(), *interpreter.get_output_details()):
-        assert details["dtype"] == np.uint8
-
-
-def test_tensors_that_the_edge_tpu_does_not_take_are_named(cluster: Cluster) -> None:
-    def floats(x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.softmax(tf.cos(x))
-
-    for batch, words in ((1, "is not an integer"), (None, "is not static")):
-        dtype = tf.float32 if batch else tf.int32
-        signature = [tf.TensorSpec((batch, 4), dtype)]
-        function = tf.function(floats if batch else tf.abs, input_signature=signature)
-        concrete = function.get_concrete_function()
-        content = tf.lite.TFLiteConverter.from_concrete_functions([concrete]).convert()
-        problems = unsuitable_tensors(content)
-        assert problems
-        assert all(words in problem for problem in problems)
-
-
 def test_the_pages_command_makes_onnx_of_a_saved_model(
     digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,11 +109,7 @@ def test_invalid_options_are_refused_before_loading(
     export = ("export", f"--output={tmp_path}/o")
     code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
     assert (code, "contains no model.json" in err) == (2, True)
-    for flags, words in (
-        (("--batch-size=2", "--format=tflite"), "--batch-size=2: a tflite model takes one"),
-        (("--batch-size=0",), "--batch-size: 0: must be at least 1"),
-        (("--test-examples=x",), "--test-examples: x: expected a whole number"),
-    ):
+    for flags, words in ((("--batch-size=0",), "--batch-size: 0: must be at least 1"),):
         code, _, err = run(capsys, *export, "--model-dir=m", *flags)
         assert (code, words in err) == (2, True)
     (tmp_path / "model.json").write_text("{}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.training
+KERAS = pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="own models need Keras 3")
 
 RANDOM = np.random.default_rng(3)
 TABLE = RANDOM.normal(size=(48, 5)).astype(np.float32)
@@ -51,8 +53,6 @@ def linear(params: Any, spec: Any, seed: int) -> Any:
 
 
 def keras_model(params: Any, spec: Any, seed: int) -> Any:
-    import keras
-
     inputs = [keras.Input(shape, name=name, dtype=dtype) for name, shape, dtype in spec.inputs]
     parts = [keras.layers.Dense(4)(each) for each in inputs]
     return keras.Model(inputs, keras.layers.Dense(spec.classes)(keras.layers.Concatenate()(parts)))
@@ -79,6 +79,7 @@ def test_float_features_train_without_a_test_split(
     assert np.mean(found == CLASSES) > 0.8
 
 
+@KERAS
 def test_two_inputs_of_a_keras_model_are_evaluated_exactly(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -110,11 +111,10 @@ def test_a_dataset_resumes_with_the_same_examples_though_its_shuffle_has_no_seed
     np.testing.assert_array_equal(kernel(whole), kernel(resumed))
 
 
+@KERAS
 def test_a_py_dataset_gives_its_batches_as_examples(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
-    import keras
-
     class Batches(keras.utils.PyDataset):  # type: ignore[misc]
         def __len__(self) -> int:
             return 4
@@ -180,11 +180,10 @@ def test_what_is_no_data_is_told_before_anything_is_created(
         fit(linear, data="somewhere", validation=dataset(), model_dir=str(tmp_path))
 
 
+@KERAS
 def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
-    import keras
-
     rate = keras.optimizers.schedules.ExponentialDecay(0.05, decay_steps=1, decay_rate=0.5)
     result = fit(
         keras_model,
@@ -210,14 +209,13 @@ def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
 def test_a_keras_optimizer_needs_a_keras_model(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
-    import keras
-
     with pytest.raises(InputError, match="optimizer, loss and metrics of Keras need a Keras model"):
         fit(
             linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), optimizer=keras.optimizers.SGD()
         )
 
 
+@KERAS
 def test_the_pages_example_of_two_inputs_learns(
     fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

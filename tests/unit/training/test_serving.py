@@ -60,9 +60,6 @@ def test_a_model_of_texts_predicts_like_one_of_images(
     assert (first["target_names"] == "liked") == (first["targets"] == liked)
     assert main([*predict, f"{reviews}/reviews.csv"]) == 2
     assert "takes token_ids of the shape (16,), not images" in capsys.readouterr().err
-    assert main([*export, f"--output={tmp_path}/y", "--format=tflite"]) == 2
-    assert "--format=tflite is for image models" in capsys.readouterr().err
-    assert not (tmp_path / "y").exists()
 
 
 def test_a_data_set_is_predicted_with_its_labels(

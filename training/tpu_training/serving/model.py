@@ -108,16 +108,6 @@ class LabelledBatch:
     labels: npt.NDArray[np.int32]
 
 
-def training_examples(data: data_set.DataSet, params: Params, count: int) -> list[LabelledBatch]:
-    """Return about `count` examples of the training set in one batch."""
-    with tf.device("/cpu:0"):
-        next_batch = pipeline.training_batches(
-            data, this_machine(), dataclasses.replace(params, global_batch_size=count)
-        )
-        features, labels = next_batch()
-    return [LabelledBatch(features.numpy(), labels.numpy())]
-
-
 def test_examples(data: data_set.DataSet, params: Params, batch: int) -> Iterator[LabelledBatch]:
     """Yield every test example once, in order, in batches of at most `batch`."""
     params = dataclasses.replace(params, evaluation_batch_size=batch)
