@@ -122,13 +122,9 @@ def load(
 ) -> "RestoredModel":
     """Return the trained model of `model_dir` on this machine's CPU, in float32.
 
-    `load(…).predict(features)` says what the model makes of a batch, tensors by name, and
+    `load(…).predict(features)` returns what the model makes of a batch, tensors by name, and
     `load(…).module` is the model itself. `fit(…, mode="evaluate")` evaluates it on a TPU.
-
-    The arguments are those of `export`.
-
-    Raises:
-        InputError: Something given is wrong, or the model is not that of `model_dir`.
+    Arguments and errors are those of `export`.
     """
     _log_to_standard_output()
     start.prepare_tensorflow(None, trains=False)

@@ -348,7 +348,7 @@ def _batches(given: Any, path: str) -> tf.data.Dataset:
 
 
 def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
-    """Return the examples of a Dataset, made anew from its graph in each epoch.
+    """Return the examples of a Dataset, made from its graph in each epoch.
 
     An iterator's state would be saved with its buffers and for one number of hosts only. A graph
     that is given its seeds is exact on any: it is read from the start of the epoch, and what was
