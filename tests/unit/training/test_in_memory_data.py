@@ -224,5 +224,4 @@ def test_the_pages_example_of_two_inputs_learns(
     exec(compile(pages.programs("models")["two_inputs.py"], "two_inputs.py", "exec"), names)
     found = names["result"].predict(names["rows"])["classes"]
     assert np.mean(found == names["classes"]) > 0.9
-    few = {name: values[:3] for name, values in names["rows"].items()}
-    np.testing.assert_array_equal(names["model"].predict(few)["classes"], found[:3])
+    np.testing.assert_array_equal(names["model"].predict(names["few"])["classes"], found[:3])
