@@ -107,11 +107,12 @@ bench: setup  ## Measure, side by side in one run (ONLY="name name" for some)
 wheel: setup-deploy  ## Build the training wheel into dist/
 	@$(PY) -m tpustack wheel
 
-release: setup-deploy  ## Build the wheels of all distributions, and their digests, into dist/
+release: setup-deploy  ## Build wheels and sources of all distributions, and their digests, into dist/
 	@rm -rf dist
+	@# Each wheel is built from the source distribution, so that neither lacks what the other has.
 	@set -e; for source in . core training localcloud; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
-	  --wheel --no-build-isolation --python $(PY) --out-dir dist $$source; done
-	@cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
+	  --no-build-isolation --python $(PY) --out-dir dist $$source; done
+	@cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS && cat SHA256SUMS
 
 release-tools: setup-deploy
 	@test -d .venv-release || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-release

@@ -16,13 +16,15 @@ from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place
 from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.loop.train import CheckpointSchedule
+from tpustack.commands.forecast import (
+    CREATE_SECONDS,
+    DELETE_SECONDS,
+    LIFE_HOURS,
+    SAVE_SECONDS,
+    START_SECONDS,
+)
 
-# The rhythm of a table that SkyPilot published for spot TPUs, taken over from notes: a preemption
-# in about 16 hours, 9.8 minutes from one job to the next. Its own deletion and half a poll are no
-# part of the cloud's time to create.
-LIFE_SECONDS = 16 * 3600.0
-DELETE_SECONDS = 45.0
-CREATE_SECONDS = 9.8 * 60 - DELETE_SECONDS - 7.5
+LIFE_SECONDS = LIFE_HOURS * 3600
 # A life is exponential; a creation is within half of its mean.
 _SPREAD = 0.5
 
@@ -183,10 +185,6 @@ STRATEGIES = (
 # --- Where thirty days of wall time go.
 
 MONTH_SECONDS = 30 * 86400.0
-# From READY to the first step: the trainer asks each 10 s, loads TensorFlow, restores, compiles.
-START_SECONDS = 35.0
-# A save keeps the steps waiting for so long.
-SAVE_SECONDS = 0.5
 
 
 @dataclass

@@ -121,12 +121,14 @@ def of_accelerator(
 
 def _tpu_line(settings: StackSettings, catalog: Catalog) -> Line:
     name, capacity = settings.tpu.accelerator_type, settings.tpu.capacity
-    if catalog.accelerator(name) is None:
+    tpu = catalog.accelerator(name, settings.tpu.topology)
+    if tpu is None:
         return Line.fixed("TPU", f"{name}, {capacity}", None)
     # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
     node = settings.is_node and capacity is machines.Capacity.ON_DEMAND
     cheap = machines.Capacity.PREEMPTIBLE if node else machines.Capacity.SPOT
-    return _accelerator(name, settings.region, capacity, settings.tpu.slices, catalog, cheap)
+    count = tpu.hosts if settings.is_compute else settings.tpu.slices
+    return _accelerator(name, settings.region, capacity, count, catalog, cheap)
 
 
 def _accelerator(
@@ -167,17 +169,18 @@ def _vm_line(settings: StackSettings, catalog: Catalog) -> Line:
 
 
 def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
-    """Yield the VM's disk and the stack's own data disks.
+    """Yield the disks of the VM or of each machine, and the stack's own data disks.
 
     Each slice has its own of those that are written to.
     """
-    tpu = catalog.accelerator(settings.tpu.accelerator_type)
+    tpu = catalog.accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
+    count = tpu.hosts if tpu and settings.is_compute else 1
     kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
     if settings.is_compute:
-        kind = str(settings.tpu.boot_disk_type or (tpu.disk_types[0] if tpu else ""))
+        kind = tpu.disk_types[0] if tpu else ""
         gib = settings.tpu.compute_disk_gib
     price = catalog.prices.disk(kind, settings.region)
-    yield Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
+    yield Line.fixed("Disk", f"{_times(count)}{gib} GiB {kind}", price and price.times(gib * count))
     for disk in settings.tpu.data_disks:
         if disk.source:
             continue
@@ -202,7 +205,7 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     encryption = settings.bucket.encryption
     if encryption is not None and encryption.key is None:
         yield Line.fixed("Key", "1 version", prices.key_version())
-    accelerator = catalog.accelerator(tpu.accelerator_type)
+    accelerator = catalog.accelerator(tpu.accelerator_type, tpu.topology)
     # A classic node is in a network of Google's, and never behind the stack's gateway.
     inside = not settings.is_node and not tpu.external_ips
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0

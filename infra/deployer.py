@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import yaml
 
+from infra.catalog import Catalog
 from infra.names import names_of
 from infra.settings import EncryptionSettings, StackSettings
 from tpu_core.paths import DATA, DECLARATION, WHEELS
@@ -29,7 +30,8 @@ TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm of its own": lambda s: s.vm.instance_group is None,
-    "an instance group": lambda s: s.vm.instance_group is not None,
+    "an instance group": lambda s: s.vm.instance_group is not None or _is_slice(s),
+    "a slice of machines": lambda s: _is_slice(s),
     "a health check of the vm": lambda s: s.vm.instance_group is not None and not s.trains_on_tpu,
     "disks of its own": lambda s: (
         s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
@@ -97,6 +99,11 @@ def permissions_of(settings: StackSettings) -> Permissions:
     account = {kind: tuple(billing.get(kind, ())) for kind in ALL}
     project, given = (_applying(_catalog()[part], settings) for part in ("groups", "grants"))
     return Permissions(project, account, billing.get("role", ""), given)
+
+
+def _is_slice(settings: StackSettings) -> bool:
+    tpu = Catalog().accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
+    return settings.is_compute and tpu is not None and tpu.hosts > 1
 
 
 def _applying(

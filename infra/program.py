@@ -71,17 +71,17 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
         alerts.Messages(stack, enabled)
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
     if settings.is_compute:
-        made: tpu.Tpu = tpu.ComputeTpu(around)
-        return _export(around, made, made)
+        compute = tpu.ComputeTpu(around)
+        return _export(around, compute.host, compute)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
-    made = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
+    made: tpu.Tpu = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
     group = settings.vm.instance_group
     driver = vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
-    return _export(around, driver, made)
+    return _export(around, driver.name, made)
 
 
 def _export(
-    around: machine.Surroundings, driver: vm.Vm | vm.InstanceGroup | tpu.Tpu, made: tpu.Tpu
+    around: machine.Surroundings, vm_name: pulumi.Output[str], made: tpu.Tpu
 ) -> dict[str, pulumi.Input[object]]:
     """Export every output and return them."""
     settings, store = around.stack.settings, around.bucket
@@ -100,7 +100,7 @@ def _export(
         "tpu_names": made.names,
         "tpu_zone": made.zone,
         "tpu_zones": list(settings.tpu_zones),
-        "vm_name": driver.name,
+        "vm_name": vm_name,
         "vm_zone": settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.

@@ -14,7 +14,7 @@ PACKAGES = {
     ".": ("agent/tpu_agent", "bootstrap", "infra", "policy", "tpustack"),
     "core": ("tpu_core",),
     # A machine installs this wheel alone.
-    "training": ("tpu_training", "../core/tpu_core"),
+    "training": ("tpu_training", "tpu_core"),
     "localcloud": ("localcloud",),
 }
 _MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
@@ -22,22 +22,46 @@ _MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 def build(source: str, folder: Path) -> Path:
     """Build the wheel of a folder of `PACKAGES`, reproducibly."""
-    copy, target = folder / "sources" / source, folder / "wheels" / source
+    return _built("build_wheel", _copy(source, folder), folder / "wheels" / source)
+
+
+def sources(source: str, folder: Path) -> Path:
+    """Build the source distribution of a folder of `PACKAGES`, and return the wheel made from it.
+
+    Of the checkout it has what its build takes, whatever else lies there.
+    """
+    archive = _built("build_sdist", _copy(source, folder), folder / "archive")
+    shutil.unpack_archive(archive, folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return _built("build_wheel", unpacked, folder / "again")
+
+
+def _copy(source: str, folder: Path) -> Path:
+    copy = folder / "sources" / source
     copy.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES[source]:
-        into = copy / package
-        shutil.copytree(ROOT / source / package, into, ignore=_MADE, dirs_exist_ok=True)
+        place, into = ROOT / source / package, copy / package
+        if not place.is_symlink():
+            shutil.copytree(place, into, ignore=_MADE, dirs_exist_ok=True)
+        elif not into.exists():
+            # The build follows links, as in the checkout.
+            into.symlink_to(place.resolve())
     for path in (f"{source}/pyproject.toml", f"{source}/README.md", "LICENSE"):
         shutil.copy(ROOT / path, copy)
+    return copy
+
+
+def _built(what: str, source: Path, target: Path) -> Path:
     # What pip or uv would call, each of which takes a second to get there.
-    code = f"from setuptools import build_meta; build_meta.build_wheel({str(target)!r})"
+    target = target.absolute()
+    code = f"from setuptools import build_meta; print(build_meta.{what}({str(target)!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=copy,
+        cwd=source,
         env=os.environ | {"SOURCE_DATE_EPOCH": "315532800"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return next(target.glob("*.whl"))
+    return target / done.stdout.splitlines()[-1]

@@ -39,6 +39,8 @@ _REMOTE = re.compile(r"(?:https://|(?:ssh://)?git@)([\w.-]+)[:/]([\w./-]+?)(?:\.
 # How much more a page counts in the search: what people do, before what they look up.
 _BOOSTS = {"Tutorials": 3.0, "How-to": 3.0, "中文": 3.0, "Explanation": 2.0}
 _OUTSIDE = 0.2
+# The first sentence of a paragraph of text.
+_SENTENCE = re.compile(r"(?<=\n\n)[A-Z](?:[^|:。\n]|\n(?!\n))+?\.(?=\s)")
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".yml": "yaml", ".go": "go"}
 
 
@@ -82,7 +84,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
         for path in sorted(linked_sources())
     ]
-    return Files([*theirs, *ours, *sources])
+    index = File.generated(config, "llms.txt", content=llms(config.nav or [], config))
+    return Files([*theirs, *ours, *sources, index])
+
+
+def llms(menu: list[dict[str, str | list[str]]], config: MkDocsConfig) -> str:
+    """Return the menu with the first sentence of each page, for language models (llmstxt.org)."""
+    parts = [f"# {config.site_name}\n\n> {config.site_description}\n"]
+    for section in menu:
+        for title, pages in section.items():
+            listed = [pages] if isinstance(pages, str) else pages
+            parts.append("\n".join([f"## {title}\n", *map(_entry, listed), ""]))
+    return "\n".join(parts)
+
+
+def _entry(page: str) -> str:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    heading, sentence = text.partition("\n")[0], _SENTENCE.search(text)
+    about = " ".join(sentence[0].split()) if sentence else ""
+    about = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", about)
+    address = "index.html" if page == HOME else page.replace(".md", ".html")
+    return f"- [{heading.removeprefix('# ')}]({address})" + (f": {about}" if about else "")
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

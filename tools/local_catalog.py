@@ -102,8 +102,8 @@ def _machine_types(catalog: Catalog) -> str:
 
 def _hosts(catalog: Catalog) -> str:
     lines = _header(
-        "Machine types with a TPU: vCPUs, memory in GiB, topology, the type that libraries know, "
-        "boot disks, zones.",
+        "Machine types with a TPU: vCPUs, memory in GiB, topology, those of several machines, the "
+        "type that libraries know, boot disks, zones.",
         (source for host in catalog.hosts.values() for source in host.tpu.sources),
     )
     for name, host in catalog.hosts.items():
@@ -118,6 +118,7 @@ def _hosts(catalog: Catalog) -> str:
         lines += [
             f"{name}:",
             f"  {{vcpus: {host.vcpus}, memory: {host.memory_gib}, topology: {tpu.topology},",
+            f"   slices: [{', '.join(host.slices)}],",
             f"   type: {kind}, disks: [{', '.join(tpu.disk_types)}],",
             f"   zones: [{', '.join(tpu.zones)}]}}",
         ]

@@ -12,27 +12,40 @@ import click
 
 from tpustack import console, errors
 
-COMMANDS = {
-    "bootstrap": "Create the pipeline's state bucket, key and identities.",
-    "catalog": "List TPU types, runtimes and machines, with prices.",
-    "check": "Check stack files offline and list every problem.",
-    "ci": "Run the steps of the pipeline, such as preview.",
-    "cost": "Show what a stack or a TPU costs.",
-    "dashboard": "Serve a live page of stacks, TPUs, jobs and curves.",
-    "dataset": "Fetch a dataset for `tpu-training data convert`.",
-    "demo": "Train a model on a local Google Cloud, from scratch.",
-    "doctor": "Explain the errors in a log or in a stack.",
-    "follow": "Follow a stack's training live.",
-    "goodput": "Break down a job's wall time, across restarts.",
-    "init": "Create the stack file of a new stack.",
-    "job": "Submit and manage jobs in a stack's queue.",
-    "local": "Start, stop and inspect the local Google Cloud.",
-    "logs": "Print a VM's log, even after the VM is deleted.",
-    "permissions": "Write the deployer's role as a file for gcloud.",
-    "recover": "Repair a stack after a killed update or preemption.",
-    "settings": "List every setting of a stack file.",
-    "wheel": "Build the training wheel into dist/.",
+GROUPS = {
+    "A stack": {
+        "catalog": "List TPU types, runtimes and machines, with prices.",
+        "check": "Check stack files offline and list every problem.",
+        "cost": "Show what a stack or a TPU costs.",
+        "forecast": "Forecast a training's cost and end, with preemptions.",
+        "init": "Create the stack file of a new stack.",
+        "migrate": "Print a stack's settings for Compute Engine.",
+        "recover": "Repair a stack after a killed update or preemption.",
+        "settings": "List every setting of a stack file.",
+    },
+    "Its training, jobs and machines": {
+        "dashboard": "Serve a live page of stacks, TPUs, jobs and curves.",
+        "dataset": "Fetch a dataset for `tpu-training data convert`.",
+        "doctor": "Explain the errors in a log or in a stack.",
+        "follow": "Follow a stack's training live.",
+        "goodput": "Break down a job's wall time, across restarts.",
+        "job": "Submit and manage jobs in a stack's queue.",
+        "logs": "Print a VM's log, even after the VM is deleted.",
+        "notebook": "Run JupyterLab on a stack's VM or TPU.",
+        "ssh": "Open a shell on a stack's VM or TPU.",
+        "wheel": "Build the training wheel into dist/.",
+    },
+    "Without an account": {
+        "demo": "Train a model on a local Google Cloud, from scratch.",
+        "local": "Start, stop and inspect the local Google Cloud.",
+    },
+    "The pipeline": {
+        "bootstrap": "Create the pipeline's state bucket, key and identities.",
+        "ci": "Run the steps of the pipeline, such as preview.",
+        "permissions": "Write the deployer's role as a file for gcloud.",
+    },
 }
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 # The module and the function of each, below the package.
 _WHERE = {
     "bootstrap": "bootstrap:command",
@@ -45,25 +58,34 @@ _WHERE = {
     "demo": "demo:command",
     "doctor": "commands.training:doctor_command",
     "follow": "commands.training:follow_command",
+    "forecast": "commands.forecast:forecast_command",
     "goodput": "commands.training:goodput_command",
     "init": "commands.init:init_command",
     "job": "jobs.command:command",
     "local": "local:local_command",
     "logs": "commands.training:logs_command",
+    "migrate": "commands.stack:migrate_command",
+    "notebook": "commands.machines:notebook_command",
     "permissions": "commands.stack:permissions_command",
     "recover": "commands.recovery:recover_command",
     "settings": "commands.reference:settings_command",
+    "ssh": "commands.machines:ssh_command",
     "wheel": "commands.stack:wheel_command",
 }
 
 
 class Commands(console.LazyGroup):
-    """The commands of the table above; `tpustack --help` loads none of their modules."""
+    """The commands of the tables above; `tpustack --help` loads none of their modules."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their one-line descriptions."""
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+        """List the commands with their one-line descriptions, by what they are for."""
+        # All groups have their columns in one place.
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{name:<{width}}", about) for name, about in commands.items()]
+                )
 
 
 @click.group(
@@ -73,10 +95,8 @@ class Commands(console.LazyGroup):
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
-    """TensorFlow on Cloud TPUs as a Pulumi stack.
-
-    Shell completion: eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)" (or zsh_source,
-    fish_source).
+    """TensorFlow on Cloud TPUs as a Pulumi stack. To complete commands in a shell:
+    eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)"
     """
 
 

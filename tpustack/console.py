@@ -15,16 +15,13 @@ import signal
 import sys
 import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from tpustack.errors import UsageError
-
-if TYPE_CHECKING:
-    from infra.settings.base import Problem
 
 
 class LazyGroup(click.Group):
@@ -115,12 +112,6 @@ def echo_json(document: object) -> None:
 def say(text: str) -> None:
     """Tell a person something on standard error: scripts read the result on standard output."""
     click.echo(plain(text), err=True)
-
-
-def refuse(problems: Sequence["Problem"]) -> None:
-    """Raise UsageError with all problems, if there are any."""
-    if problems:
-        raise UsageError("\n".join(str(problem) for problem in problems))
 
 
 # Terminals obey escapes, control characters and directions. Tables obey markup, too, and take such

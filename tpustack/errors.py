@@ -3,7 +3,12 @@
 Everything else that is raised is a mistake of ours, and ends with a traceback.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from infra.settings.base import Problem
 
 
 class TpustackError(Exception):
@@ -24,6 +29,12 @@ class Missing(UsageError):
 
 class Denied(TpustackError):
     """Google knows the caller, and refuses."""
+
+
+def refuse(problems: Sequence["Problem"]) -> None:
+    """Raise UsageError with all problems, if there are any."""
+    if problems:
+        raise UsageError("\n".join(str(problem) for problem in problems))
 
 
 def require(*modules: str) -> None:

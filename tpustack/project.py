@@ -96,10 +96,11 @@ def build_wheel(output: Path | None = None) -> Path:
     """
     output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves files next to the sources, so it gets a copy. The wheel brings core along.
-        made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-        for room in ("core", "training"):
-            shutil.copytree(root() / room, Path(folder) / room, ignore=made)
+        # A build leaves files next to the sources, so it gets a copy. Git on Windows writes a text
+        # for the link to core, and a wheel without core would fail only on the machine.
+        made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info", "tpu_core")
+        shutil.copytree(root() / "training", f"{folder}/training", ignore=made)
+        shutil.copytree(root() / "core/tpu_core", f"{folder}/training/tpu_core", ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
         command += ["--no-build-isolation", "--wheel-dir", folder, f"{folder}/training"]
         fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

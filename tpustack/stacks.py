@@ -1,4 +1,4 @@
-"""The stack files: read and checked without engine or cloud; what their jobs are known to need."""
+"""The stack files: read, checked and migrated, without engine or cloud; what their jobs need."""
 
 import json
 import re
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings, software, with_checks
-from infra.checks.context import Context
-from infra.cost import Estimate
+from infra.checks.context import Context, nearest, one_of
+from infra.cost import Estimate, of_stack
 from infra.names import names_of
 from infra.settings import StackSettings, base, parse
+from infra.settings.machines import Architecture, RunOn
 from tpu_core import words
+from tpustack import errors
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -79,6 +81,14 @@ def load(stack: str) -> StackSettings:
         raise UsageError(str(error if path.exists() else error.problems[0])) from None
 
 
+def sound(stack: str, catalog: Catalog) -> StackSettings:
+    """Return a stack's settings, though the training may not be built yet. Raises UsageError."""
+    settings = load(stack)
+    found = check(stack, catalog).problems
+    errors.refuse([each for each in found if not each.setting.startswith("training.")])
+    return settings
+
+
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
     if not path_of(stack).exists():
@@ -123,6 +133,102 @@ def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context
 def shown(path: Path) -> str:
     """Return a path relative to the project's folder."""
     return str(path.relative_to(root()))
+
+
+def unoffered(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:
+    """Yield what is wrong with an accelerator in a region, which flags name instead of a stack."""
+    types = {**catalog.accelerators, **{key: host.tpu for key, host in catalog.hosts.items()}}
+    # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
+    if name not in types and name not in catalog.prices.gpus:
+        cure = nearest(name, [*types, *catalog.prices.gpus])
+        yield base.Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
+    # A dict, since a set would name the regions in another order each time.
+    regions = {
+        zone.rpartition("-")[0]: None
+        for other in types.values()
+        for zone in other.zones
+        if name not in types or other.name == name
+    }
+    if region not in regions:
+        why = f"has no {name}" if name in types else "has no TPUs"
+        yield base.Problem("--region", region, why, f"Use {one_of(regions)}")
+
+
+# The same stack on Compute Engine. The checks know what a machine there doesn't have.
+
+# What can be left out: it holds no data and no network of a person's.
+_LEFT_OUT = ("vm", "limits.", "recovery.", "tpu.queued.", "tpu.runtime", "tpu.autocheckpoint")
+
+
+def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
+    """Return a stack's file for architecture compute, and what is different then.
+
+    Raises UsageError with what has no counterpart on Compute Engine.
+    """
+    settings = sound(stack, catalog)
+    name, machine = settings.tpu.accelerator_type, _counterpart(settings, catalog)
+    document: dict[str, Any] = parse.load_yaml(path_of(stack).read_text(encoding="utf-8"))
+    own, given = f"{parse.NAMESPACE}:", document["config"].items()
+    # A setting may lack the program's name in the file.
+    config = {key if ":" in key else own + key: value for key, value in given}
+    _put(config, f"{own}architecture", str(Architecture.COMPUTE))
+    _put(config, f"{own}tpu.acceleratorType", machine)
+    _put(config, f"{own}training.runOn", str(RunOn.TPU))
+    # A runtime has one of its own, the image of a machine does not.
+    tensorflow = software.trainer_tensorflow(settings, context_of(stack, settings, catalog))
+    _put(config, f"{own}training.tensorflowVersion", tensorflow)
+    problems = find_problems(*_parsed(config, stack, catalog))
+    left = [each for each in problems if each.setting.startswith(_LEFT_OUT)]
+    for problem in left:
+        _put(config, own + problem.setting, None)
+    found = _parsed(config, stack, catalog)
+    # The wheel and the data need not be built yet.
+    unbuilt = ("training.wheel", "training.data")
+    errors.refuse([each for each in find_problems(*found) if not each.setting.startswith(unbuilt)])
+    hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
+    before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
+    unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"
+    driver = "InstanceGroupManager" if settings.vm.instance_group else "Instance"
+    return {**document, "config": config}, [
+        f"Stack {stack}: {name} of the Cloud TPU API becomes {machine} of Compute Engine.",
+        f"Price: {before} an hour becomes {after}.",
+        "Quota: Compute Engine counts chips, apart from the Cloud TPU API's quota (users' notes, "
+        "not Google's word).",
+        *(f"Left out: {each.setting} {each.why}." for each in left),
+        *find_warnings(*found),
+        "First, let the job end or save a checkpoint. Then delete TPU and VM, so that you don't "
+        f"pay for both forms: `pulumi destroy --stack {stack} --target-dependents --target "
+        f"'**:{unit}::**' --target '**:{driver}::**'`. `pulumi up` with this file follows.",
+        "The bucket stays, with data, checkpoints and jobs: training resumes from it.",
+    ]
+
+
+def _counterpart(settings: StackSettings, catalog: Catalog) -> str:
+    """Return the machine with the chips of a stack's TPU. Raises UsageError if there is none."""
+    name = settings.tpu.accelerator_type
+    tpu = None if settings.is_compute else catalog.accelerator(name)
+    for machine, host in catalog.hosts.items():
+        if tpu and (host.tpu.family, host.tpu.chips) == (tpu.family, tpu.chips):
+            return machine
+    why, cure = "is not a TPU VM that is one machine on Compute Engine", "Keep the architecture"
+    raise UsageError(str(base.Problem("tpu.acceleratorType", name, why, cure)))
+
+
+def _parsed(config: dict[str, Any], stack: str, catalog: Catalog) -> tuple[StackSettings, Context]:
+    settings = parse.parse(config, stack)
+    return settings, context_of(stack, settings, catalog)
+
+
+def _put(group: dict[str, Any], path: str, value: object) -> None:
+    """Set a setting by its dotted name, or remove it; a group that is empty then goes, too."""
+    name, _, rest = path.partition(".")
+    if rest:
+        inside = dict(group.get(name) or {})
+        _put(inside, rest, value)
+        value = inside or None
+    group[name] = value
+    if value is None:
+        del group[name]
 
 
 # What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.

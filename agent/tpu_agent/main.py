@@ -86,13 +86,19 @@ class Machine:
         return Place(project, zone, bucket, self.further_zones, self._as_tpu())
 
     def _as_tpu(self) -> Json | None:
-        """Return this machine as the TPU API would say it; None unless it is the TPU."""
+        """Return the TPU as the TPU API would say it; None unless this machine is a host of it.
+
+        The endpoints of a slice were seen as bare names, and as `NUMBER:ID:ADDRESS` by JAX
+        (_src/clusters/cloud_tpu_cluster.py): the address is the last part of either.
+        """
         if self.optional(Metadata.IS_TPU) is None:
             return None
-        address = self.entry("network-interfaces/0/ip")
+        hosts = (self.optional(Metadata.ENDPOINTS) or "").split(",")
+        if len(hosts) == 1:
+            hosts = [self.entry("network-interfaces/0/ip")]
+        ends = [{"ipAddress": host.rpartition(":")[2]} for host in hosts]
         # Another machine of the same name has another number, as another TPU another time.
-        made = {"createTime": self.entry("id"), "networkEndpoints": [{"ipAddress": address}]}
-        return {"state": "READY", **made}
+        return {"state": "READY", "createTime": self.entry("id"), "networkEndpoints": ends}
 
     def further_zones(self) -> list[str]:
         """Return the zones that the TPUs may be in besides the first; none for most stacks."""
@@ -532,6 +538,18 @@ def _store_of(machine: Machine) -> Callable[[str], Bucket]:
     return lambda name: Bucket(name, Transport(MachineToken(machine.entry), _PATIENCE_SECONDS))
 
 
+def _worker_number(machine: Machine) -> int:
+    """Return this host's number; 0 if it is the only one and has none.
+
+    libtpu and JAX take it from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
+    """
+    number = machine.optional(Metadata.WORKER_NUMBER)
+    # Each host of a slice would take itself for the first.
+    if number is None and "," in (machine.optional(Metadata.ENDPOINTS) or ""):
+        raise SystemExit(f"{Metadata.WORKER_NUMBER} is not set, but the TPU has several hosts")
+    return int(number or 0)
+
+
 def _run_queue(program: Path, *, is_here: bool) -> None:
     """Run jobs until this process is ended."""
     machine = Machine()
@@ -540,8 +558,7 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
     # Two runners on one machine would have one lease. No job can lock what it can't open.
     lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
-    number = int(machine.optional(Metadata.WORKER_NUMBER) or 0) if is_here else 0
+    number = _worker_number(machine) if is_here else 0
     jobs = (
         _host(machine, folder, program, number)
         if number

@@ -67,12 +67,14 @@ class Metadata:
     RUNS_TRAINING: Final = "tpu-runs-training"
     """Of TPU VMs. true: worker 0 runs the trainer, and no other machine does."""
     IS_TPU: Final = "tpu-is-this-machine"
-    """true: this machine of Compute Engine is the TPU and its only host; no TPU API knows it."""
+    """true: this machine of Compute Engine is a host of the TPU, which no TPU API knows."""
 
     WORKER_NUMBER: Final = "agent-worker-number"
     """Google's: the number of a TPU VM's host."""
     TPU_ENVIRONMENT: Final = "tpu-env"
     """Google's: what a TPU VM's host is told about its TPU."""
+    ENDPOINTS: Final = "worker-network-endpoints"
+    """Google's: where the hosts of a TPU are, by their number, separated by commas."""
 
 
 TRAINING_PREFIX: Final = "training-"

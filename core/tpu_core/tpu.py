@@ -61,7 +61,7 @@ class Place:
     Attributes:
         zone: the zone in which they are, or that the stack prefers.
         further: the zones in which queued TPUs may be instead, as the stack says now.
-        here: the TPU as the TPU API would say it, if this machine of Compute Engine is the TPU.
+        here: the TPU as the TPU API would say it, if this machine of Compute Engine is its host.
     """
 
     project: str

@@ -1,5 +1,6 @@
 """JAX with Flax and Optax: the batch is divided among all devices of all hosts."""
 
+import os
 import sys
 from typing import Any
 
@@ -54,7 +55,12 @@ def accuracy(weights: Any, features: jax.Array, classes: jax.Array) -> jax.Array
 def main() -> None:
     """Train, and print devices and accuracy. With --hosts, together with the slice's others."""
     if "--hosts" in sys.argv:
-        jax.distributed.initialize()
+        # JAX finds these out on a TPU VM, but not on Compute Engine.
+        count, number = (os.environ.get(f"JAX_{name}") for name in ("NUM_PROCESSES", "PROCESS_ID"))
+        jax.distributed.initialize(
+            num_processes=int(count) if count else None,
+            process_id=int(number) if number else None,
+        )
     print(f"devices: {jax.device_count()} x {jax.devices()[0].device_kind}", flush=True)
     print(f"process: {jax.process_index() + 1} of {jax.process_count()}", flush=True)
     mesh = jax.sharding.Mesh(jax.devices(), ("batch",))

@@ -111,12 +111,15 @@ class Catalog:
         ]
         return {runtime.name: runtime for runtime in found}
 
-    def accelerator(self, name: str) -> entries.Accelerator | None:
-        """Return a TPU type; one that is not listed too, if it may exist all the same."""
+    def accelerator(self, name: str, topology: str | None = None) -> entries.Accelerator | None:
+        """Return a TPU type; one that is not listed too, if it may exist all the same.
+
+        `topology` is that of machines of Compute Engine, whose type has that of one machine.
+        """
         if name in self.accelerators:
             return self.accelerators[name]
         host = self.hosts.get(name)
-        return host.tpu if host else unlisted_accelerator(name, self.accelerators)
+        return host.tpu_of(topology) if host else unlisted_accelerator(name, self.accelerators)
 
     def runtime(self, name: str) -> entries.Runtime | None:
         """Return a runtime; one that is not listed too, if its name follows Google's pattern."""

@@ -1,7 +1,8 @@
 """The catalog's entries as typed records, and how its files are read."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -78,7 +79,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Host:
-    """A machine type of Compute Engine that is the only host of a TPU."""
+    """A machine type of Compute Engine that is a host of a TPU."""
 
     tpu: Accelerator
     """Its `disk_types` are those that the machine can boot from."""
@@ -89,9 +90,23 @@ class Host:
     python: str
     frameworks: tuple[str, ...]
     slices: tuple[str, ...]
-    """Topologies of several such machines."""
+    """Topologies of several such machines, which are connected with each other."""
     threads_per_core: int | None
     """What Google wants to be set; None: nothing."""
+
+    def tpu_of(self, topology: str | None) -> Accelerator:
+        """Return the TPU of as many machines as a topology needs, of one if it is unknown."""
+        if topology not in self.slices:
+            return self.tpu
+        hosts = math.prod(int(side) for side in topology.split("x")) // self.tpu.chips
+        return replace(
+            self.tpu,
+            topology=topology,
+            chips=self.tpu.chips * hosts,
+            cores=self.tpu.cores * hosts,
+            hosts=hosts,
+            hbm_gib=self.tpu.hbm_gib * hosts,
+        )
 
 
 @dataclass(frozen=True)

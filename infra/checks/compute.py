@@ -8,6 +8,11 @@ from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.machines import Capacity
 
+# docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, of which one copy limits bulk
+# mode to bound reservations and flex-start and another to TPUs; /tpu/docs/spot-compute recommends
+# groups for spot slices, and /tpu/docs/quickstart-create-multi-host-slice has one on demand.
+_DOUBT_OF_SLICES = "Google's pages disagree on which capacity a group in bulk mode can have"
+
 
 def host_of(settings: StackSettings, context: Context) -> Host | None:
     """Return the machine that is the stack's TPU; None for other forms and unknown types."""
@@ -17,27 +22,19 @@ def host_of(settings: StackSettings, context: Context) -> Host | None:
 
 
 def check_compute_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that Compute Engine makes the machine type, with this topology and boot disk."""
+    """Check that Compute Engine makes the machine type, with this topology."""
     tpu, host = settings.tpu, host_of(settings, context)
     if not settings.is_compute:
-        disk = tpu.boot_disk_type and tpu.boot_disk_type.value
-        own = {"tpu.topology": tpu.topology, "tpu.bootDiskType": disk}
         why = "is for architecture compute; the type of another TPU decides it"
-        yield from misplaced(own, why, "Remove it")
+        yield from misplaced({"tpu.topology": tpu.topology}, why, "Remove it")
         return
     if host is None:
         yield _unknown_type(settings, context)
         return
-    if tpu.topology and tpu.topology != host.tpu.topology:
+    if tpu.topology and tpu.topology not in (host.tpu.topology, *host.slices):
         why = f"is not a topology of {host.tpu.name}"
-        cure = f"Use {host.tpu.topology}, or remove it"
-        if tpu.topology in host.slices:
-            why = f"needs several {host.tpu.name}, but a stack has one"
+        cure = f"Use {one_of((host.tpu.topology, *host.slices))}"
         yield Problem("tpu.topology", tpu.topology, why, cure)
-    if tpu.boot_disk_type and tpu.boot_disk_type.value not in host.tpu.disk_types:
-        why = f"is not a disk type that a {host.tpu.name} boots from"
-        cure = f"Use {one_of(host.tpu.disk_types)}"
-        yield Problem("tpu.bootDiskType", tpu.boot_disk_type.value, why, cure)
 
 
 def _unknown_type(settings: StackSettings, context: Context) -> Problem:
@@ -58,7 +55,7 @@ def _unknown_type(settings: StackSettings, context: Context) -> Problem:
 
 
 def check_compute_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the machine is bought in a way that Google has for one machine."""
+    """Check that the TPU is bought in a way that Google has for machines."""
     capacity, queued = settings.tpu.capacity, settings.tpu.queued
     if not settings.is_compute:
         return
@@ -74,10 +71,17 @@ def check_compute_capacity(settings: StackSettings, context: Context) -> Iterato
 def check_compute_software(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that what runs on the machine exists for its generation.
 
-    Only jobs bring a framework of their own: the trainer is TensorFlow's.
+    Only jobs bring a framework of their own: the trainer is TensorFlow's, which drives the chips of
+    its own machine alone where nothing serves gRPC.
     """
     host, wanted = host_of(settings, context), settings.training.tensorflow_version
     if host is None:
+        return
+    if (count := host.tpu_of(settings.tpu.topology).hosts) > 1 and not settings.jobs.enabled:
+        why = f"is required: a TPU of {count} machines can't run the trainer, because TensorFlow "
+        why += "drives only the chips of its own"
+        cure = "Set it to true, and submit jax or pytorch jobs with `tpustack job submit`"
+        yield Problem("jobs.enabled", UNSET, why, cure)
         return
     if "tensorflow" in host.frameworks:
         if wanted is None and not settings.jobs.enabled:
@@ -128,7 +132,7 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
             "tpu.dataDisks": [disk.written() for disk in tpu.data_disks] or None,
             "tpu.autocheckpoint": tpu.autocheckpoint,
         },
-        "is for the Cloud TPU API; a stack on Compute Engine is one machine without it",
+        "is for the Cloud TPU API, which manages no machines of Compute Engine",
         "Remove it, or use architecture vm",
     )
     yield from misplaced(
@@ -158,4 +162,6 @@ def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[st
             "wait, so without capacity `pulumi up` fails at once."
         )
     doubt = [host.tpu.doubt] if host.tpu.doubt and settings.training.tensorflow_version else []
+    if host.tpu_of(settings.tpu.topology).hosts > 1:
+        doubt.append(_DOUBT_OF_SLICES)
     yield unverified("architecture: compute", *doubt)

@@ -91,7 +91,8 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
     Google reserves a few addresses of each subnet for itself (catalog/network.yaml). Without this
     check a large TPU would fail after the queue had given it, which may take days.
     """
-    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    tpu = settings.tpu
+    accelerator = context.catalog.accelerator(tpu.accelerator_type, tpu.topology)
     prefix = _subnet_prefix(settings, context)
     facts = context.catalog.network
     if settings.is_node or accelerator is None:
@@ -99,7 +100,7 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
     if prefix is None or prefix > facts.smallest_subnet_prefix:
         return  # The size is not known, or `check_subnet` says that it is too small.
     # The VM is the one more.
-    machines = accelerator.hosts * settings.tpu.slices + 1
+    machines = accelerator.hosts * tpu.slices + (not settings.is_compute)
     needed = facts.reserved_addresses + machines
     if needed > 2 ** (32 - prefix):
         why = f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from infra.catalog.entries import numbers
+from infra.checks.compute import host_of
 from infra.checks.context import Context
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
@@ -90,6 +92,8 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
 
 # https://github.com/pulumi/pulumi-gcp/releases/tag/v9.0.0 takes `gcp.tpu.Node` out.
 _LAST_WITH_NODES = 8
+# `target_size_policies`: changelog of Google's provider 7.28, which pulumi-gcp 9.20 has.
+_FIRST_WITH_BULK = (9, 20)
 
 
 def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -104,6 +108,15 @@ def check_provider(settings: StackSettings, context: Context) -> Iterator[Proble
         cure = "Use architecture vm, or install the last major version that supports them: "
         cure += f"`pip install 'pulumi-gcp{versions}'`"
         yield Problem("architecture", settings.architecture.value, why, cure)
+    host = host_of(settings, context)
+    slices = host.slices if host else ()
+    if host and settings.tpu.topology in slices and numbers(context.provider) < _FIRST_WITH_BULK:
+        first = ".".join(map(str, _FIRST_WITH_BULK))
+        why = f"needs a managed instance group in bulk mode, which pulumi-gcp {context.provider} "
+        why += "can't create"
+        cure = f"Use {host.tpu.topology}, or install pulumi-gcp {first} or later: "
+        cure += f"`pip install 'pulumi-gcp>={first}'`"
+        yield Problem("tpu.topology", settings.tpu.topology, why, cure)
 
 
 # --- What budgets and messages have in common: e-mail addresses, and names of topics

@@ -1,5 +1,6 @@
 """What the VM and the TPU have in common: their metadata, start-up scripts and timeouts."""
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -112,6 +113,16 @@ def properties_of_job(metadata: Iterable[str]) -> list[str]:
     """Return what replaces a machine if it changes: a start-up script runs only at boot."""
     keys = sorted({Metadata.JOBS, *(key for key in metadata if key.startswith(TRAINING_PREFIX))})
     return [f'metadata["{key}"]' for key in keys]
+
+
+def name_by_content(prefix: str, content: object) -> pulumi.Output[str]:
+    """Return a name with a digest of what it names, which never changes: another gets another name.
+
+    So an update that was killed while Google made it finds it again.
+    """
+    return pulumi.Output.json_dumps(content, sort_keys=True).apply(
+        lambda text: f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    )
 
 
 def custom_timeouts(timeouts: TimeoutSettings) -> pulumi.CustomTimeouts | None:

@@ -10,6 +10,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra import apis, names
+from infra.catalog.entries import Accelerator, Host
 from infra.components import machine
 from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
 from infra.settings import machines
@@ -402,16 +403,29 @@ class TpuNode(Tpu):
 
 
 class ComputeTpu(Tpu):
-    """A machine of Compute Engine with a TPU: its only host, and the stack's only machine.
+    """Machines of Compute Engine with a TPU: its hosts, and the stack's only machines.
 
-    Google stops it for maintenance, since no TPU moves to another machine, and deletes one that it
+    Google stops one for maintenance, since no TPU moves to another machine, and deletes one that it
     takes: that is what ends its costs, and a refresh sees that it is gone.
     """
 
+    host: pulumi.Output[str]
+    """Name of the machine; of several, the first."""
+
     def declare(self, opts: pulumi.ResourceOptions) -> None:
-        """Declare a `gcp.compute.Instance` from Google's image for the machine type."""
-        stack, tpu, network = self.stack, self.settings, self.around.network
-        host = stack.context.catalog.hosts[tpu.accelerator_type]
+        """Declare a machine from Google's image for its type, or a group that is a slice."""
+        tpu = self.settings
+        host = self.stack.context.catalog.hosts[tpu.accelerator_type]
+        whole = host.tpu_of(tpu.topology)
+        self.name = (self._slice if whole.hosts > 1 else self._machine)(host, whole, opts)
+        self.names = self.name.apply(lambda name: [name])
+        # Nothing serves gRPC: what trains runs on the machines themselves.
+        self.endpoints = pulumi.Output.from_input([])
+
+    def _machine(
+        self, host: Host, whole: Accelerator, opts: pulumi.ResourceOptions
+    ) -> pulumi.Output[str]:
+        stack, disk = self.stack, self._disk(whole)
         own = pulumi.ResourceOptions(
             # The provider takes an image for one of another family if -amd64 is not at the end of
             # the family's name (diskImageFamilyEquals of google-beta 6.39, disk.go): each update
@@ -427,18 +441,100 @@ class ComputeTpu(Tpu):
             # The image is ignored, so that another one is another resource.
             f"tpu-{host.image.rpartition('-')[2]}",
             name=self.slices[0],
+            zone=stack.settings.zone,
+            boot_disk={"auto_delete": True, "initialize_params": disk},
+            labels=stack.marked_labels,
+            opts=pulumi.ResourceOptions.merge(opts, own),
+            **self._properties(host),
+        )
+        self.host = made.name
+        return self.host
+
+    def _slice(
+        self, host: Host, whole: Accelerator, opts: pulumi.ResourceOptions
+    ) -> pulumi.Output[str]:
+        """Declare a group that makes all machines at once, connected in the topology.
+
+        Sources: docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode and
+        /about-workload-policies (2026-11). A slice is replaced as a whole, whatever changes: a
+        group in bulk mode grows from nothing only.
+        """
+        stack, name, disk = self.stack, self.slices[0], self._disk(whole)
+        boot = {"source_image": disk["image"], "disk_size_gb": disk["size"]}
+        disks: Any = [{"boot": True, "auto_delete": True, "disk_type": disk["type"], **boot}]
+        properties = self._properties(host)
+        kept = contract.NO_REASON_TO_RECREATE
+        told = {key: value for key, value in self.metadata.items() if key not in kept}
+        template = gcp.compute.InstanceTemplate(
+            # Image and packages are ignored, so that others are another resource.
+            f"tpu-template-{host.image.rpartition('-')[2]}-{stack.trainer_tensorflow}",
+            name=machine.name_by_content(
+                name, [properties | {"metadata": told}, disks, stack.labels]
+            ),
+            disks=disks,
+            labels=stack.marked_labels,
+            opts=self.around.services.after(
+                apis.COMPUTE_API,
+                parent=self,
+                # The provider may mistake the image, as that of a machine.
+                ignore_changes=[
+                    "disks[0].sourceImage",
+                    *names.KEPT_LABEL,
+                    *(f'metadata["{key}"]' for key in kept),
+                ],
+            ),
+            **properties,
+        )
+        policy = gcp.compute.ResourcePolicy(
+            "tpu-topology",
+            # One of another topology is made before the group that uses this one is gone.
+            name=f"{name}-{whole.topology}",
+            project=stack.settings.project,
+            region=stack.settings.region,
+            workload_policy={"type": "HIGH_THROUGHPUT", "accelerator_topology": whole.topology},
+            opts=self.around.services.after(apis.COMPUTE_API, parent=self),
+        )
+        # Older generations of the provider lack two of the arguments; check_provider refuses a
+        # slice with them.
+        provider: Any = gcp.compute
+        ends = self.settings.capacity is machines.Capacity.FLEX_START
+        group = provider.InstanceGroupManager(
+            "tpu-slice",
+            name=name,
             project=stack.settings.project,
             zone=stack.settings.zone,
-            machine_type=tpu.accelerator_type,
-            boot_disk={
-                "auto_delete": True,
-                "initialize_params": {
-                    "image": stack.tpu_software,
-                    "size": tpu.compute_disk_gib,
-                    "type": str(tpu.boot_disk_type or host.tpu.disk_types[0]),
-                },
-            },
-            network_interfaces=[
+            # Google numbers the machines from 001, which makes their names known.
+            base_instance_name=f"{name}-###",
+            versions=[{"instance_template": template.self_link}],
+            target_size=whole.hosts,
+            target_size_policies=[{"mode": "BULK"}],
+            # The whole URL: a name alone is not found.
+            resource_policies={"workload_policy": policy.self_link},
+            # Bulk mode wants it with flex-start.
+            instance_lifecycle_policy={"default_action_on_failure": "DO_NOTHING"} if ends else None,
+            wait_for_instances=True,
+            opts=pulumi.ResourceOptions.merge(
+                opts, pulumi.ResourceOptions(replace_on_changes=["*"])
+            ),
+        )
+        made: pulumi.Output[str] = group.name
+        self.host = made.apply(lambda name: f"{name}-001")
+        return made
+
+    def _disk(self, whole: Accelerator) -> Any:
+        return {
+            "image": self.stack.tpu_software,
+            "size": self.settings.compute_disk_gib,
+            "type": whole.disk_types[0],
+        }
+
+    def _properties(self, host: Host) -> dict[str, Any]:
+        """Return what a machine and a template of machines have in common."""
+        stack, tpu, network = self.stack, self.settings, self.around.network
+        return {
+            "project": stack.settings.project,
+            "machine_type": tpu.accelerator_type,
+            "network_interfaces": [
                 {
                     "network": network.network,
                     "subnetwork": network.subnetwork,
@@ -447,23 +543,17 @@ class ComputeTpu(Tpu):
                     "access_configs": [{}] if tpu.external_ips else [],
                 }
             ],
-            advanced_machine_features=(
+            "advanced_machine_features": (
                 {"threads_per_core": host.threads_per_core} if host.threads_per_core else None
             ),
-            scheduling=self._scheduling(),
-            reservation_affinity=self._reservation(),
+            "scheduling": self._scheduling(),
+            "reservation_affinity": self._reservation(),
             # Said even if false: the provider keeps what is left out as it was.
-            shielded_instance_config={"enable_secure_boot": tpu.secure_boot},
-            service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
-            tags=[stack.names.network, *tpu.tags],
-            metadata=dict(self.metadata),
-            labels=stack.marked_labels,
-            opts=pulumi.ResourceOptions.merge(opts, own),
-        )
-        self.name = made.name
-        self.names = made.name.apply(lambda name: [name])
-        # Nothing serves gRPC: what trains runs on the machine itself.
-        self.endpoints = pulumi.Output.from_input([])
+            "shielded_instance_config": {"enable_secure_boot": tpu.secure_boot},
+            "service_account": {"email": self.around.identity.email, "scopes": list(tpu.scopes)},
+            "tags": [stack.names.network, *tpu.tags],
+            "metadata": dict(self.metadata),
+        }
 
     def _scheduling(self) -> Any:
         """Return how the machine is bought, and what Google does at the end.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import pulumi
@@ -143,11 +142,7 @@ class InstanceGroup(pulumi.ComponentResource):
         return self._around.services.after(apis.COMPUTE_API, parent=self, **more)
 
     def _template(self, metadata: dict[str, pulumi.Input[str]]) -> gcp.compute.InstanceTemplate:
-        """Declare the template, which never changes: another one gets another name.
-
-        The name is a digest of the content, so that an update that was killed while Google made the
-        template finds it again.
-        """
+        """Declare the template."""
         stack, network = self._around.stack, self._around.network
         vm, script = stack.settings.vm, machine.vm_script(stack)
         disk: Any = {
@@ -168,9 +163,7 @@ class InstanceGroup(pulumi.ComponentResource):
         ]
         return gcp.compute.InstanceTemplate(
             "template",
-            name=pulumi.Output.json_dumps(content, sort_keys=True).apply(
-                lambda text: f"{stack.names.vm}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-            ),
+            name=machine.name_by_content(stack.names.vm, content),
             project=stack.settings.project,
             machine_type=vm.machine_type,
             disks=[disk],

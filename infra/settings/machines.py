@@ -51,13 +51,6 @@ class DataDisk(Section):
 # --- TPU
 
 
-class BootDiskType(StrEnum):
-    """Kinds of disk that machines of Compute Engine boot from; which of them depends on the TPU."""
-
-    PD_BALANCED = "pd-balanced"
-    HYPERDISK_BALANCED = "hyperdisk-balanced"
-
-
 _ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -148,8 +141,9 @@ class TpuSettings(Section):
     `architecture: compute`, the machine type, for example ct6e-standard-4t.
     """
     topology: Text | None = None
-    """How the chips of a Compute Engine machine are connected, for example 2x2. By default, that of
-    the machine type. Requires `architecture: compute`.
+    """How the chips of Compute Engine machines are connected, for example 2x2. By default, that of
+    one machine of the type. A larger one, for example 4x4, takes as many machines as it needs, and
+    pulumi-gcp 9.20 or later. Requires `architecture: compute`.
     """
     slices: int = Field(default=1, ge=1, le=256)
     """Number of TPUs of that type. Several are named NAME-0, NAME-1 and so on. Requires
@@ -182,10 +176,6 @@ class TpuSettings(Section):
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
     """Size of the boot disk in GiB (100 by default, 200 with `architecture: compute`). Requires
     `tpu.queued` or `architecture: compute`.
-    """
-    boot_disk_type: BootDiskType | None = None
-    """Type of the boot disk. By default, the best that the machine type allows. Requires
-    `architecture: compute`.
     """
     external_ips: bool = False
     """Give every host of the TPU an external IP address. Training doesn't need one. Not allowed

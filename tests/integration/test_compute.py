@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -12,7 +14,10 @@ from typing import Any
 
 import pytest
 import requests
+import yaml
 
+from infra.catalog import Catalog
+from tpustack import stacks
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -30,6 +35,33 @@ print("chips of", os.environ["TPU_NAME"], "for", os.environ["PJRT_DEVICE"], flus
 
 def ignore(line: str) -> None:
     """The engine's output is not what this test looks at."""
+
+
+def run_job(
+    cloud: LocalCloudCommand, bucket_url: str, tmp_path: Path, name: str, main: str = MAIN
+) -> str:
+    """Submit a job of JAX and return its whole log."""
+    work = tmp_path / name
+    work.mkdir()
+    (work / "main.py").write_text(main)
+    tpustack = (sys.executable, "-m", "tpustack", "job")
+    where = ("--bucket", bucket_url)
+    about = ("--name", name, "--framework", "jax", "--dir", work)
+    for words in (
+        ("submit", *about, "--command", "python main.py", *where),
+        ("logs", name, "--follow", *where),
+    ):
+        done = subprocess.run(
+            [*tpustack, *words],
+            env={**os.environ, **cloud.environment()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_a_spot_machine_runs_jobs_is_made_again_when_google_takes_it_and_leaves_nothing(
@@ -52,27 +84,7 @@ def test_a_spot_machine_runs_jobs_is_made_again_when_google_takes_it_and_leaves_
     assert made["scheduling"]["instanceTerminationAction"] == "DELETE"
 
     def run(name: str) -> str:
-        work = tmp_path / name
-        work.mkdir()
-        (work / "main.py").write_text(MAIN)
-        tpustack = (sys.executable, "-m", "tpustack", "job")
-        where = ("--bucket", outputs["bucket_url"])
-        about = ("--name", name, "--framework", "jax", "--dir", work)
-        for words in (
-            ("submit", *about, "--command", "python main.py", *where),
-            ("logs", name, "--follow", *where),
-        ):
-            done = subprocess.run(
-                [*tpustack, *words],
-                env={**os.environ, **cloud.environment()},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=SECONDS,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run_job(cloud, outputs["bucket_url"], tmp_path, name)
 
     assert "chips of tpu-stack-local-tpu for TPU\n" in run("first")
 
@@ -91,6 +103,39 @@ def test_a_spot_machine_runs_jobs_is_made_again_when_google_takes_it_and_leaves_
 
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+
+
+def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
+    deploy: Callable[..., Stack],
+    pulumi: Callable[..., subprocess.Popen[str]],
+    google: requests.Session,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime = "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"
+    tpu = {"acceleratorType": "v6e-4", "runtimeVersion": runtime, "capacity": "spot"}
+    engine = deploy(zone=ZONE, tpu=tpu, jobs={"enabled": True})
+    bucket = engine.up(ignore).outputs["bucket_name"]
+    objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+    upload = objects.replace("/storage/v1", "/upload/storage/v1")
+    google.post(upload, params={"uploadType": "media", "name": "kept"}, data=b"a checkpoint")
+    monkeypatch.setattr(stacks, "root", lambda: project)
+    document, notes = stacks.migrated("local", Catalog())
+    (command,) = re.findall(r"`pulumi (destroy [^`]*)`", "\n".join(notes))
+    words = shlex.split(command.replace("--stack local ", ""))
+    deleting = pulumi(*words, "--yes", "--skip-preview")
+    said = deleting.communicate(timeout=SECONDS)[0]
+    assert deleting.returncode == 0, said
+    assert google.get(INSTANCES).json().get("items", []) == []
+    stacks.path_of("local").write_text(yaml.safe_dump(document), encoding="utf-8")
+    outputs = engine.up(ignore).outputs
+    (made,) = google.get(INSTANCES).json()["items"]
+    assert made["machineType"].endswith("/ct6e-standard-4t")
+    assert outputs["bucket_name"] == bucket
+    assert google.get(f"{objects}/kept", params={"alt": "media"}).content == b"a checkpoint"
+    types = {each["type"] for each in engine.resources()}
+    assert not {each for each in types if each.startswith("gcp:tpu") or "QueuedResource" in each}
+    assert engine.up(ignore).changed == 0
 
 
 @pytest.mark.parametrize(
@@ -139,3 +184,84 @@ def test_each_way_to_buy_a_machine_is_what_google_is_asked_for_and_stays(
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert "items" not in google.get(INSTANCES.replace(ZONE, zone)).json()
+
+
+REGION = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/regions/us-east5"
+GROUPS = INSTANCES.replace("/instances", "/instanceGroupManagers")
+TEMPLATES = INSTANCES.replace("zones/us-east5-a/instances", "global/instanceTemplates")
+TELLS = """
+import os
+for_all = ("JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
+print("host", *(os.environ[name] for name in ("JAX_PROCESS_ID", *for_all)), flush=True)
+"""
+
+
+def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_ends_with_one(
+    deploy: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    google: requests.Session,
+    tmp_path: Path,
+    trainer: Path,
+) -> None:
+    """The machines are those of a stack, but no provider makes the group: 6.39 can't."""
+    training = {"runOn": "tpu", "wheel": str(trainer)}
+    settings = {"architecture": "compute", "zone": ZONE, "vm": {}, "training": training}
+    engine = deploy(**settings, tpu={"acceleratorType": "ct5p-hightpu-4t"}, jobs={"enabled": True})
+    outputs = engine.up(ignore).outputs
+    (alone,) = google.get(INSTANCES).json()["items"]
+    google.delete(f"{INSTANCES}/{alone['name']}").raise_for_status()
+    (interface,) = alone["networkInterfaces"]
+    image = "ubuntu-os-accelerator-images/global/images/family"
+    params = {
+        "sourceImage": f"projects/{image}/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e",
+        "diskSizeGb": "200",
+        "diskType": "pd-balanced",
+    }
+    spot = {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
+    properties = {
+        "machineType": "ct5p-hightpu-4t",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+        "networkInterfaces": [{key: interface[key] for key in ("network", "subnetwork")}],
+        "scheduling": {"onHostMaintenance": "TERMINATE", **spot},
+        **{key: alone[key] for key in ("metadata", "serviceAccounts", "tags")},
+    }
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
+    group = {
+        "name": outputs["tpu_name"],
+        "baseInstanceName": f"{outputs['tpu_name']}-###",
+        "instanceTemplate": "global/instanceTemplates/t",
+        "targetSize": 2,
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
+    }
+    for url, body in (
+        (TEMPLATES, {"name": "t", "properties": properties}),
+        (f"{REGION}/resourcePolicies", {"name": "p", "workloadPolicy": policy}),
+        (GROUPS, group),
+    ):
+        google.post(url, json=body).raise_for_status()
+    name = outputs["tpu_name"]
+    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", TELLS)
+    assert f"host 0 2 {name}-001:8476\n" in said
+    bucket = outputs["bucket_url"].removeprefix("gs://")
+    path = "jobs%2Fall%2Fhosts%2F0001%2F1.log"
+    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{path}?alt=media"
+    deadline = time.monotonic() + 60
+    while (log := google.get(url)).status_code != 200:
+        assert time.monotonic() < deadline, "host 1 has reported nothing"
+        time.sleep(0.5)
+    assert f"host 1 2 {name}-001:8476\n" in log.text
+
+    cloud.run("faults", "preempt", f"{name}-002")
+    deadline = time.monotonic() + 60
+    while google.get(INSTANCES).json().get("items"):
+        assert time.monotonic() < deadline, "the slice has survived a preempted machine"
+        time.sleep(0.5)
+    for url in (f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"):
+        deadline = time.monotonic() + 60
+        while google.delete(url).status_code != 200:
+            assert time.monotonic() < deadline, f"{url} can't be deleted"
+            time.sleep(0.5)
+    # The stack's own machine was deleted above.
+    engine.refresh(ignore)
+    engine.destroy(ignore)

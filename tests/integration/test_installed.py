@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheels import PACKAGES
+from tests.wheels import PACKAGES, sources
 from tpustack.project import root
 
-from .installed import Installed
+from .installed import Installed, constraints
 
 COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
 # What only a checkout needs: what was made there, and the way from infra/ to the environment.
@@ -30,7 +30,7 @@ def test_a_wheel_holds_all_of_its_packages_and_nothing_else(
     with zipfile.ZipFile(wheels[source]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = {
-        # A package may be in a folder of its own: agent/tpu_agent, ../core/tpu_core.
+        # A package may be in a folder of its own: agent/tpu_agent.
         str(path.relative_to((root() / source / package).parent))
         for package in PACKAGES[source]
         for path in (root() / source / package).rglob("*")
@@ -38,6 +38,14 @@ def test_a_wheel_holds_all_of_its_packages_and_nothing_else(
     }
     assert names == files
     assert {f"{Path(package).name}/py.typed" for package in PACKAGES[source]} <= names
+
+
+@pytest.mark.parametrize("source", PACKAGES)
+def test_the_sources_of_a_distribution_make_the_same_wheel(
+    wheels: dict[str, Path], source: str, tmp_path: Path
+) -> None:
+    again = sources(source, tmp_path)
+    assert again.read_bytes() == wheels[source].read_bytes()
 
 
 def test_all_commands_say_the_same_version(installed: Installed) -> None:
@@ -78,3 +86,46 @@ def test_who_only_deploys_has_the_local_cloud_to_try_it(deploying: Installed) ->
     deploying.output("tpustack", "local", "start")
     assert "HTTPS_PROXY" in deploying.output("tpustack", "local", "env")
     deploying.output("tpustack", "local", "stop")
+
+
+# What Google's own client would ask, with the variables of `localcloud env`.
+MAKE_A_BUCKET = """
+import json, os, sys, requests
+os.environ.update(json.loads(sys.argv[1]))
+token = os.environ["GOOGLE_OAUTH_ACCESS_TOKEN"]
+made = requests.post(
+    "https://storage.googleapis.com/storage/v1/b",
+    params={"project": os.environ["GOOGLE_CLOUD_PROJECT"]},
+    headers={"Authorization": f"Bearer {token}"},
+    json={"name": "first"},
+)
+print(made.status_code, made.json()["selfLink"])
+"""
+
+
+def test_the_local_cloud_is_installed_alone_and_answers(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    pins = constraints(tmp_path, "requirements-deploy.txt")
+    ours = Installed(tmp_path, ["--constraint", pins, wheels["localcloud"]])
+    ours.output("localcloud", "start", "--port", "0")
+    try:
+        assert "listens on    127.0.0.1:" in ours.output("localcloud", "status")
+        said = ours.output(
+            "python", "-c", MAKE_A_BUCKET, ours.output("localcloud", "env", "--json")
+        )
+        assert said == "200 https://www.googleapis.com/storage/v1/b/first\n"
+        assert "bucket" in ours.output("localcloud", "status").partition("resources")[2]
+    finally:
+        ours.output("localcloud", "stop")
+    assert ours.run("localcloud", "status").returncode == 3
+
+
+def test_the_command_brings_the_local_cloud_as_an_extra(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    pins = constraints(tmp_path, "requirements-deploy.txt")
+    folders = [word for path in wheels.values() for word in ("--find-links", path.parent)]
+    ours = Installed(tmp_path, ["--constraint", pins, *folders, "tpu-stack[local]"])
+    assert "recover" in ours.output("tpustack", "--help")
+    assert "start" in ours.output("tpustack", "local", "--help")

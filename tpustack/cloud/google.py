@@ -301,8 +301,17 @@ def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]
 
 
 def _listed_instances(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
-    instances = google.pages(_INSTANCES.format(project, zone), "items")
-    return {instance["name"]: _as_node(instance) for instance in instances}
+    found = dict[str, dict[str, Any]]()
+    for instance in google.pages(_INSTANCES.format(project, zone), "items"):
+        node = _as_node(instance)
+        found[instance["name"]] = node
+        # A slice has the name of the group that made its machines, and the worst of their states.
+        told = instance.get("metadata", {}).get("items", ())
+        for group in (item["value"] for item in told if item["key"] == "created-by"):
+            name = group.rpartition("/")[2]
+            if name not in found or found[name]["state"] == "READY":
+                found[name] = {**node, "name": name}
+    return found
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
@@ -312,7 +321,14 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
     """
     if outputs.get("architecture") == "compute":
         zone = outputs["tpu_zone"]
-        return zone, _as_node(google.get(f"{_INSTANCES.format(outputs['project'], zone)}/{name}"))
+        try:
+            one = google.get(f"{_INSTANCES.format(outputs['project'], zone)}/{name}")
+        except NotFound:
+            whole = _listed_instances(google, outputs["project"], zone).get(name)
+            if whole is None:
+                raise
+            return zone, whole
+        return zone, _as_node(one)
     # The last zone's NotFound goes to the caller, so that its message names an address.
     *first, last = zones_of(outputs)
     for zone in first:

@@ -27,7 +27,7 @@ from infra.names import in_bucket_names
 from infra.settings import StackSettings, base, parse
 from infra.settings.machines import Capacity, RunOn
 from tpu_core.words import money
-from tpustack import console, stacks
+from tpustack import console, errors, stacks
 from tpustack.cloud.google import Google, NotFound
 from tpustack.engine.backend import users_own
 from tpustack.errors import TpustackError, UsageError
@@ -349,7 +349,7 @@ def _path_for(stack: str) -> Path:
     if path.exists():
         raise _exists(path)
     wrong = [p for p in problems_of(stack, _completed({}), Catalog()) if p.setting == _NAME]
-    console.refuse(wrong[:1])
+    errors.refuse(wrong[:1])
     return path
 
 
@@ -359,7 +359,7 @@ def _exists(path: Path) -> UsageError:
 
 def _write_stack_file(stack: str, path: Path, answers: Answers, catalog: Catalog) -> StackSettings:
     """Write the file. Raises UsageError, and writes nothing, if anything is wrong."""
-    console.refuse(problems_of(stack, answers, catalog))
+    errors.refuse(problems_of(stack, answers, catalog))
     config = answers.config(catalog)
     text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
     path.parent.mkdir(exist_ok=True)

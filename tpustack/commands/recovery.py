@@ -92,9 +92,15 @@ def _bring_back(engine: Stack) -> None:
     vms = lost_vms(google, resources)
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
-    if lost or vms:
-        engine.renew([*(tpu_urns(resources) if lost else ()), *vms], console.say)
-        back = "TPU and the VM are" if lost and vms else "TPU is" if lost else "VM is"
+    slices = lost_slices(google, resources)
+    for urn, state in slices.items():
+        name = urn.rpartition("::")[2]
+        click.echo(f"The TPU is {state} ({name}); all its machines are deleted and recreated.")
+    if lost or vms or slices:
+        urns = [*(tpu_urns(resources) if lost else ()), *vms, *slices]
+        engine.renew(urns, console.say, tuple(slices))
+        tpus = lost or slices
+        back = "TPU and the VM are" if tpus and vms else "TPU is" if tpus else "VM is"
         click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
 
@@ -122,7 +128,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         TpustackError: when the caller may not look, with the API's own message.
     """
     if outputs.get("architecture") == "compute":
-        return {}  # `lost_vms` finds it.
+        return {}  # `lost_vms` and `lost_slices` find it.
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
@@ -152,6 +158,40 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
         # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
         if state in ("TERMINATED", "gone"):
             found[resource["urn"]] = state
+    return found
+
+
+_GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+_GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
+
+
+def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the URNs of the groups in a stack's state that are slices lost for good.
+
+    Google recreates a slice that failed in capacity that it manages, but none of which a machine
+    was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery), and such a slice
+    can't be completed. A group that isn't stable is being changed, or will be; it is left alone.
+    Raises TpustackError when the caller may not look.
+    """
+    found = {}
+    for resource in resources:
+        declared = resource.get("outputs") or {}
+        if resource["type"] != _GROUP or not declared.get("targetSizePolicies"):
+            continue
+        url = _GROUPS.format(declared["project"], declared["zone"], declared["name"])
+        try:
+            group = google.get(url)
+            listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
+        except NotFound:
+            found[resource["urn"]] = "gone"
+            continue
+        status, size = group["status"], int(group["targetSize"])
+        if not status["isStable"] or status.get("bulkInstanceOperation", {}).get("inProgress"):
+            continue
+        # One that does not exist has no status. Google restarts one that is stopped.
+        missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
+        if missing > 0:
+            found[resource["urn"]] = f"without {missing} of its {size} machines"
     return found
 
 

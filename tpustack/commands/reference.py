@@ -18,7 +18,7 @@ from infra.catalog import Catalog, entries
 from infra.checks.context import nearest, without_tpus
 from infra.settings import StackSettings, base, parse
 from tpu_core.words import money
-from tpustack import console
+from tpustack import console, errors
 
 # What the page says before its tables; a text file, since mkdocs takes every .md for a page.
 _INTRODUCTION = Path(__file__).with_name("settings.txt")
@@ -374,7 +374,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
     Every fact and its source is in infra/catalog.
     """
     catalog = Catalog()
-    console.refuse(_catalog_problems(catalog, table, zone, kind))
+    errors.refuse(_catalog_problems(catalog, table, zone, kind))
     if table == "accelerators" and zone is None and kind is None:
         listing = by_zone(catalog)
     else:
@@ -382,7 +382,7 @@ def catalog_command(table: str, zone: str | None, kind: str | None, as_json: boo
     if as_json:
         console.echo_json({table: listing.records})
     elif len(listing.rows) == 1:  # Only the heading: type and zone exist, but not together.
-        console.refuse(
+        errors.refuse(
             [base.Problem("--zone", zone, f"has no {kind}", f"Leave it out to see where {kind} is")]
         )
     else:

@@ -4,7 +4,6 @@ All but `check --live` take neither engine nor cloud nor credentials.
 """
 
 import sys
-from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 
 import click
@@ -12,8 +11,7 @@ import yaml
 
 from infra import cost, deployer
 from infra.catalog import Catalog
-from infra.checks.context import nearest, one_of
-from infra.settings import base, machines
+from infra.settings import machines
 from tpu_core.words import plural
 from tpustack import console, errors, project, stacks
 
@@ -155,18 +153,14 @@ def cost_command(
             raise errors.UsageError(
                 f"{', '.join(given)} cannot be combined with --stack: the stack's settings say it"
             )
-        settings = stacks.load(stack)
         # What is not built yet costs nothing; everything else should be right first.
-        problems = stacks.check(stack, catalog).problems
-        console.refuse(
-            [problem for problem in problems if not problem.setting.startswith("training.")]
-        )
+        settings = stacks.sound(stack, catalog)
         estimate = cost.of_stack(settings, stack, catalog, hours)
         epoch, line = stacks.epoch_cost(settings, estimate)
     elif accelerator_type is None or region is None:
         raise errors.UsageError("say --stack, or both --accelerator-type and --region")
     else:
-        console.refuse([*_accelerator_problems(accelerator_type, region, catalog)])
+        errors.refuse([*stacks.unoffered(accelerator_type, region, catalog)])
         way = machines.Capacity(capacity or machines.Capacity.ON_DEMAND)
         estimate = cost.of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if as_json:
@@ -177,22 +171,18 @@ def cost_command(
         click.echo(whole + (f"\n\n{cost.wrapped(line, columns)}" if line else ""))
 
 
-def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:
-    types = catalog.accelerators
-    # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
-    if name not in types and name not in catalog.prices.gpus:
-        cure = nearest(name, [*types, *catalog.prices.gpus])
-        yield base.Problem("--accelerator-type", name, "is not an accelerator of the catalog", cure)
-    # A dict, since a set would name the regions in another order each time.
-    regions = {
-        zone.rpartition("-")[0]: None
-        for other in types.values()
-        for zone in other.zones
-        if name not in types or other.name == name
-    }
-    if region not in regions:
-        why = f"has no {name}" if name in types else "has no TPUs"
-        yield base.Problem("--region", region, why, f"Use {one_of(regions)}")
+@click.command("migrate")
+@click.argument("stack", shell_complete=console.stacks)
+def migrate_command(stack: str) -> None:
+    """Print the file of STACK for architecture compute, and what that changes.
+
+    For TPU VMs of v5p and v6e with one host. Nothing is changed. The comments of the printed file
+    say what is left out, what to delete first and what stays.
+    """
+    document, notes = stacks.migrated(stack, Catalog())
+    for note in notes:
+        click.echo(cost.wrapped(note, 80, "# ", "#   "))
+    click.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
 
 
 @click.command("permissions")

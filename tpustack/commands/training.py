@@ -45,6 +45,10 @@ def follow_command(stack: str | None, verbose: bool) -> None:
     except errors.UsageError:
         pass  # The file is in the middle of a change, which ends no training.
     advice = f"`tpustack doctor --stack {stack}` looks for the cause in the stack's logs and states"
+    if on_tpu:
+        read = "journalctl --unit=google-startup-scripts --unit=tpu-stack-agent"
+        shell = f"`tpustack ssh --stack {stack} --tpu -- {read}`"
+        advice = f"{shell} shows what the TPU VM writes. {advice}"
     try:
         follow(Console(), outputs, advice=advice, on_tpu=on_tpu, verbose=verbose)
     finally:

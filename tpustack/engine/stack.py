@@ -93,9 +93,14 @@ class Stack:
         events = self._do("up", self._stack.up, line, suppress_outputs=True)
         return Update(events.counts, self.outputs())
 
-    def renew(self, urns: list[str], line: Line) -> None:
-        """Update some resources and what depends on them, by what the cloud has, and no others."""
+    def renew(self, urns: list[str], line: Line, replaced: Sequence[str] = ()) -> None:
+        """Update some resources and what depends on them, by what the cloud has, and no others.
+
+        `replaced` are those of them that are deleted and made again, though they are there.
+        """
         options = {"refresh": True, "target": urns, "target_dependents": True}
+        if replaced:
+            options["replace"] = list(replaced)
         self._do("up", self._stack.up, line, suppress_outputs=True, **options)
 
     def destroy(self, line: Line) -> None:

@@ -133,7 +133,7 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     from tpustack.stacks import load
 
     settings, catalog = load(stack), Catalog()
-    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
+    accelerator = catalog.accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     # A -pod runtime holds the chips for its gRPC server: other processes of the host find none.
     serves_grpc = runtime is not None and runtime.serves_grpc
@@ -146,7 +146,10 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
         )
     if accelerator and accelerator.hosts > 1:
         slices = settings.tpu.slices
-        if cure := _cure_of_slice(framework, slices, on_vm=on_vm, serves_grpc=serves_grpc):
+        cure = _cure_of_slice(framework, slices, on_vm=on_vm, serves_grpc=serves_grpc)
+        if cure and settings.is_compute:
+            cure = f"{framework} drives only the chips of one there: use jax or pytorch"
+        if cure:
             raise UsageError(
                 f"--framework {framework}: the {accelerator.name} of the stack {stack} has "
                 f"{accelerator.hosts} hosts. {cure} (docs/jobs.md#several-hosts)"

@@ -131,14 +131,10 @@ def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> 
 
 
 def _say_why_tpu_is_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> str:
-    """Return how to read what a TPU VM writes. Raises TpustackError if it is gone."""
+    """Return the state of a TPU VM that writes nothing. Raises TpustackError if it is gone."""
     name = outputs["tpu_name"]
-    zone, node = look_up(google, outputs, name)
-    return (
-        f"nothing new for {SILENCE / 60:.0f} minutes; {name} is {node.get('state')}. `gcloud alpha "
-        f"compute tpus tpu-vm ssh {name} --zone={zone} --tunnel-through-iap --command='journalctl "
-        f"--unit=google-startup-scripts --unit=tpu-stack-agent'` shows what it writes. {advice}"
-    )
+    _, node = look_up(google, outputs, name)
+    return f"nothing new for {SILENCE / 60:.0f} minutes; {name} is {node.get('state')}. {advice}"
 
 
 def bucket_lines(

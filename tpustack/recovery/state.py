@@ -234,6 +234,9 @@ _IDS: Mapping[str, str] = {
     "gcp:compute/perInstanceConfig:PerInstanceConfig": (
         "{project}/{zone}/{instanceGroupManager}/{name}"
     ),
+    "gcp:compute/resourcePolicy:ResourcePolicy": (
+        "projects/{project}/regions/{region}/resourcePolicies/{name}"
+    ),
     "gcp:compute/router:Router": "projects/{project}/regions/{region}/routers/{name}",
     "gcp:compute/routerNat:RouterNat": "{project}/{region}/{router}/{name}",
     "gcp:compute/subnetwork:Subnetwork": "projects/{project}/regions/{region}/subnetworks/{name}",

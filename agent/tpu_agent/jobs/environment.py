@@ -215,8 +215,33 @@ def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
         workers = enumerate(f"{host}:{tpu.port}" for host in tpu.hosts)
         return {"XRT_TPU_CONFIG": "|".join(f"tpu_worker;{index};{at}" for index, at in workers)}
     if framework == "jax":
-        return {"PJRT_DEVICE": device, "JAX_PLATFORMS": "tpu,cpu" if tpu.is_here else "cpu"}
+        platforms = "tpu,cpu" if tpu.is_here else "cpu"
+        return {"PJRT_DEVICE": device, "JAX_PLATFORMS": platforms, **_of_jax(tpu)}
     return {"PJRT_DEVICE": device}
+
+
+# Where JAX itself has the coordinator listen (_src/clusters/cloud_tpu_cluster.py).
+_COORDINATOR_PORT = 8476
+
+
+def _of_jax(tpu: Tpu) -> Mapping[str, str]:
+    """Return how the processes of a slice find each other; nothing on a single host.
+
+    `jax.distributed.initialize` reads the first variable. It finds out the others on a TPU VM. On
+    machines of Compute Engine it can't: there users saw bare names, and JAX reads a third part.
+    Keras reads its own three (`keras.distribution.initialize`).
+    """
+    if not tpu.is_here or len(tpu.hosts) < 2:
+        return {}
+    address, count = f"{tpu.hosts[0]}:{_COORDINATOR_PORT}", str(len(tpu.hosts))
+    return {
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": count,
+        "JAX_PROCESS_ID": str(tpu.worker),
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
+        "KERAS_DISTRIBUTION_PROCESS_ID": str(tpu.worker),
+    }
 
 
 # `job submit` packs 200 MiB at most.

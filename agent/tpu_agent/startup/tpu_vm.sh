@@ -37,6 +37,16 @@ is_further_slice() {
     ! attribute tpu-env | grep --quiet "^NODE_ID: '$(attribute tpu-name)'$"
 }
 
+# Whether this is worker 0. A single machine of Compute Engine may have no number.
+is_first_host() {
+  local number
+  if ! number="$(attribute agent-worker-number)" && attribute tpu-is-this-machine >/dev/null; then
+    [[ "$(attribute worker-network-endpoints)" != *,* ]]
+  else
+    [[ "$number" == 0 ]]
+  fi
+}
+
 # Runs what jobs worker 0 has all hosts of the slice run: programs that drive the chips of their own
 # host, as those of JAX and PyTorch do.
 follow_jobs() {
@@ -50,12 +60,12 @@ follow_jobs() {
 # Runs the trainer on worker 0. With gRPC the whole slice is one TPU for it, as Google documents for
 # -pod runtimes; without, it drives the chips of its own host through libtpu.
 train_here() {
-  if attribute tpu-is-this-machine >/dev/null; then
+  if attribute tpu-is-this-machine >/dev/null && is_first_host; then
     start_training local
   elif is_further_slice; then
     log "worker 0 of $(attribute tpu-name) runs the trainer"
     [[ "$(attribute tpu-serves-grpc)" == true ]] || serve_grpc
-  elif [[ "$(attribute agent-worker-number)" != 0 ]]; then
+  elif ! is_first_host; then
     log "worker 0 runs the trainer"
     [[ "$(attribute tpu-serves-grpc)" == true ]] || follow_jobs
   elif [[ "$(attribute tpu-serves-grpc)" == true ]]; then

@@ -86,3 +86,31 @@ def test_a_machine_that_is_the_tpu_asks_no_api_about_it(monkeypatch: pytest.Monk
     assert tpu.why_lost("6") == "the TPU t was recreated"
     del entries["instance/attributes/tpu-is-this-machine"]
     assert machine.place().here is None
+
+
+@pytest.mark.parametrize("endpoints", ["t-001,t-002", "unknown:1:t-001,unknown:2:t-002"])
+def test_a_machine_of_a_slice_knows_all_its_hosts_by_either_form_of_their_endpoints(
+    monkeypatch: pytest.MonkeyPatch, endpoints: str
+) -> None:
+    told = {
+        "bucket-url": "gs://b",
+        "tpu-project": "p",
+        "tpu-zone": "us-east5-a",
+        "tpu-is-this-machine": "true",
+        "worker-network-endpoints": endpoints,
+    }
+    entries = {f"instance/attributes/{key}": text for key, text in told.items()} | {
+        "instance/id": "7"
+    }
+
+    def read(path: str) -> tuple[str, str]:
+        if path not in entries:
+            raise HTTPError(path, 404, "Not Found", Message(), None)
+        return entries[path], ""
+
+    machine = Machine()
+    monkeypatch.setattr(machine, "metadata", read)
+    tpus = Tpus(machine.place(), "t", lambda *_: (500, {}), lambda: None, is_here=True)
+    found = tpus.ready()
+    assert found is not None
+    assert found.hosts == ("t-001", "t-002")

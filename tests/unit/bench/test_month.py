@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from bench.month import (
+from bench.month import LIFE_SECONDS, MONTH_SECONDS, STRATEGIES, Tpu, drawn, simulate
+from tpu_training.loop.train import TYPICAL_SECONDS_BETWEEN_FAILURES
+from tpustack.commands.forecast import (
     DELETE_SECONDS,
-    MONTH_SECONDS,
+    LIFE_HOURS,
     SAVE_SECONDS,
     START_SECONDS,
-    STRATEGIES,
-    Tpu,
-    drawn,
-    simulate,
+    finish,
+    preemptions,
 )
 
 # The loops under test come with TensorFlow.
@@ -53,3 +53,14 @@ def test_on_the_same_trace_the_agent_does_at_least_as_well_as_others(seed: int) 
     assert agent.goodput > fixed.goodput
     assert fixed.goodput > tpunicorn.goodput
     assert agent.goodput > skypilot.goodput
+
+
+def test_the_forecast_of_a_months_steps_takes_the_month_that_the_agents_real_code_took() -> None:
+    months = [simulate(AGENT, drawn(seed)) for seed in range(12)]
+    forecast = [finish(m.step, preemptions(s, LIFE_HOURS)) for s, m in enumerate(months)]
+    mean = sum(run.ready + run.away for run in forecast) / len(forecast)
+    assert mean == pytest.approx(MONTH_SECONDS, rel=0.005)
+
+
+def test_the_trainer_assumes_the_same_rhythm() -> None:
+    assert TYPICAL_SECONDS_BETWEEN_FAILURES == LIFE_SECONDS

@@ -173,6 +173,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         stack: str = "test",
         taken: dict[str, str] | None = None,
         engine: Engine | None = None,
+        provider: str | None = None,
     ) -> tuple[Engine, dict[str, Any]]:
         engine = engine or Engine(hosts=hosts, preview=preview)
         # An engine that only records calls no hooks.
@@ -191,7 +192,9 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def body() -> pulumi.Output[None]:
             parsed = parse(settings, stack)
-            context = replace(context_of(parsed, root, stack), preempted=lambda: taken or {})
+            context = context_of(parsed, root, stack)
+            newer = provider or context.provider
+            context = replace(context, preempted=lambda: taken or {}, provider=newer)
             exported = declare(parsed, context)
             return pulumi.Output.from_input(await_all(exported))
 

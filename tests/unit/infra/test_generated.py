@@ -131,7 +131,6 @@ NOT_ASKED = {
     "owner": "a part of every name, of which namePrefix is the whole beginning",
     "enableApis": "the local cloud of these tests has all of them",
     "tpu.topology": "of machines of Compute Engine, which test_compute.py asks of all types",
-    "tpu.bootDiskType": "of machines of Compute Engine, which test_compute.py asks of all types",
     "tpu.queued.waitMinutes": "the program's own patience",
     "tpu.queued.fallbackZones": "other zones, which test_recovery.py and agent/test_zones.py have",
     "tpu.queued.zoneMinutes": "the program's own patience",

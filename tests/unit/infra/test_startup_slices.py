@@ -41,18 +41,46 @@ def test_worker_0_of_the_first_slice_trains(
     assert booted(node, worker, slices, grpc, tmp_path) == done
 
 
+@pytest.mark.parametrize(
+    ("told", "done"),
+    [
+        ({}, "trains on local"),
+        ({"worker-network-endpoints": "t"}, "trains on local"),
+        (
+            {"worker-network-endpoints": "t-001,t-002", "agent-worker-number": "0"},
+            "trains on local",
+        ),
+        (
+            {"worker-network-endpoints": "t-001,t-002", "agent-worker-number": "1"},
+            "runs jobs on local",
+        ),
+        ({"worker-network-endpoints": "t-001,t-002"}, "runs jobs on local"),
+    ],
+)
+def test_of_machines_of_compute_engine_only_the_first_or_only_one_trains(
+    told: dict[str, str], done: str, tmp_path: Path
+) -> None:
+    metadata = {"tpu-is-this-machine": "true", "tpu-serves-grpc": "false", "training-jobs": "true"}
+    assert started(metadata | told, tmp_path) == done
+
+
 def booted(node: str, worker: str, slices: str, grpc: str, home: Path, jobs: str = "") -> str:
     """Run the script of a host; return what it starts."""
     metadata = {
         "agent-worker-number": worker,
         "tpu-env": f"ACCELERATOR_TYPE: 'v2-8'\nNODE_ID: '{node}'\nWORKER_ID: '{worker}'\n",
         "tpu-name": "t-0" if slices else "t",
-        "tpu-runs-training": "true",
         "tpu-serves-grpc": grpc,
         "training-tensorflow": "2.18.0",
         **({"tpu-names": slices} if slices else {}),
         **({"training-jobs": jobs} if jobs else {}),
     }
+    return started(metadata, home)
+
+
+def started(metadata: dict[str, str], home: Path) -> str:
+    """Run the script of a host with this metadata; return what it starts."""
+    metadata = {"tpu-name": "t", "tpu-runs-training": "true", **metadata}
     values = " ".join(f"[{key}]={shlex.quote(value)}" for key, value in metadata.items())
     shared, own = startup_script("tpu_vm.sh").split("# Every host of a TPU VM", 1)
     script = f"{shared}\ndeclare -A METADATA_OF=({values})\n{STUBS}\n#{own}"

@@ -147,7 +147,7 @@ def test_a_machine_that_is_the_tpu_drives_its_own_chips_and_asks_no_tpu_api(tmp_
     told |= {"tpu_zone": "z", "tpu_project": "p"}
     here = {**told, "tpu_is_this_machine": "true"}
     whole = startup_script("tpu_vm.sh")
-    functions = whole[whole.index("train_here() {") : whole.index("# Prints what Google has")]
+    functions = whole[whole.index("is_further_slice() {") : whole.index("# Prints what Google has")]
     call = functions + 'start_training() { echo "$@"; }; train_here'
     assert run(tmp_path, call, **here) == "local"
     asked = 'status_of() { echo "$1" >&2; echo 200; }; await_grants 2>&1'

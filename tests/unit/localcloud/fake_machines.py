@@ -19,17 +19,18 @@ class FakeMachines:
         """Where machines serve, whichever of their ports is asked for."""
         self.logs: list[SerialLog] = []
         """What machines have sent to Cloud Logging."""
-        self._sockets: dict[str, socket.socket] = {}
+        self._sockets: dict[str, contextlib.ExitStack] = {}
 
     def boot(self, spec: MachineSpec) -> None:
         """Let the machine's TPU worker listen."""
         self.specs[spec.key] = spec
+        opened = self._sockets.setdefault(spec.key, contextlib.ExitStack())
         for command in spec.daemons.values():
             options = dict(part.split("=", 1) for part in command if part.startswith("--"))
             # A test beside this one may have taken the same free port: then it listens already.
             with contextlib.suppress(OSError):
                 address = ("127.0.0.1", int(options["--port"]))
-                self._sockets[spec.key] = socket.create_server(address)
+                opened.enter_context(socket.create_server(address))
             Path(options["--ready"]).write_text(options["--port"])
 
     def halt(self, key: str, *, grace: float | None = None) -> None:
@@ -55,7 +56,7 @@ class FakeMachines:
         self.specs[spec.key] = spec
 
     def running(self, key: str) -> bool:
-        """Return whether its port is open."""
+        """Return whether it is up."""
         return key in self._sockets
 
     def port(self, key: str) -> int:

@@ -26,6 +26,8 @@ _USAGE = re.compile(r"^Usage:\n  pulumi ([a-z][a-z -]*[a-z])\b(.*)$", re.M)
 _AGAIN = "python -m tests.unit.site.recorded"
 # A command of neither tool has subcommands of more words.
 _DEEPEST = 5
+# What `tpustack ssh` runs, which no page or message names.
+RUN = {"gcloud": {"compute ssh", "alpha compute tpus tpu-vm ssh"}}
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def main() -> None:
     """Rewrite the record."""
     from tests.unit.site.named import named
 
-    paths: dict[str, set[str]] = {name: set() for name in PROGRAMS}
+    paths: dict[str, set[str]] = {name: set(RUN.get(name, ())) for name in PROGRAMS}
     for one in named():
         if one.program in paths:
             paths[one.program].update(candidates(one.words))

@@ -227,3 +227,14 @@ def test_a_search_finds_the_page_among_the_first_three(
 ) -> None:
     missed = {q: found[q][:FIRST] for q in QUESTIONS[page] if address(page) not in found[q][:FIRST]}
     assert missed == {}
+
+
+def test_a_language_model_finds_each_page_of_the_menu_in_one_file(site: Path) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert text.startswith("# tpu-stack\n\n> ")
+    listed = re.findall(r"^- \[.+\]\((\S+\.html)\)", text, re.M)
+    pages = [one for part in MENU for one in part.values()]
+    flat = [page for one in pages for page in ([one] if isinstance(one, str) else one)]
+    assert listed == [address(page) for page in flat]
+    assert all((site / page).exists() for page in listed)
+    assert "(docs/cost.html): You pay for a TPU and its VM until you delete them, whether" in text

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import localcloud
 from tests.in_turn import Commands, run_in_turn
 from tpustack import console
-from tpustack.__main__ import COMMANDS, cli
+from tpustack.__main__ import _WHERE, COMMANDS, cli
 
 RUN = """
 from tpustack.__main__ import main
@@ -123,3 +123,11 @@ def test_the_help_of_a_group_has_a_whole_line_for_each_command(group: str) -> No
 
 def test_the_list_of_commands_has_a_line_for_each() -> None:
     assert [text for text in COMMANDS.values() if len(text) > 55 or "..." in text] == []
+
+
+def test_the_help_names_every_command_on_one_screen() -> None:
+    lines = CliRunner().invoke(cli, ("--help",), env={"COLUMNS": "80"}).stdout.splitlines()
+    # The prompt takes the last of the forty.
+    assert len(lines) < 40
+    assert max(map(len, lines)) <= 80
+    assert COMMANDS.keys() == _WHERE.keys() <= {line.split()[0] for line in lines if line}

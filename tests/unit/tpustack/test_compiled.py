@@ -99,3 +99,15 @@ def test_doctor_answers_too_little_memory_with_the_largest_batch(
     done = run("doctor", "--stack", stack)
     assert done.code == 1
     assert f"  fits:  {answer}" in done.out
+
+
+def test_a_forecast_of_a_stack_takes_the_bound_that_was_compiled_or_names_the_command(
+    stack: str, run: Run
+) -> None:
+    words = ("forecast", "--stack", stack, "--examples", "5120", "--json")
+    done = run(*words)
+    assert done.code == 2
+    assert "or run `tpu-training compile --tpu=v3-8 --global_batch_size=512" in done.err
+    keep_answer(GIVEN, needed_gib=4)
+    training = json.loads(run(*words).out)["ways"][0]["training"]
+    assert (training["tpu"], training["steps"], training["kind"]) == ("v3-8", 10, "bound")

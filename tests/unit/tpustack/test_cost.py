@@ -47,6 +47,12 @@ def test_the_table_of_large_models_comes_out_to_the_cent(
     assert total.split()[3] == cost, model
 
 
+def test_a_machine_type_with_a_tpu_has_a_price_without_a_stack(run: Run) -> None:
+    done = run("cost", "--accelerator-type", "ct6e-standard-4t", "--region", "us-east5", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["total"]["onDemand"]["hour"] == "10.8"
+
+
 def test_spot_is_compared_with_on_demand(run: Run) -> None:
     arguments = "cost --accelerator-type v3-32 --region europe-west4 --capacity spot"
     lines = run(*arguments.split()).out.splitlines()

@@ -79,7 +79,7 @@ def test_steps_come_from_the_ledger_and_the_end_from_the_mark() -> None:
     assert list(lines) == ["training finished test_accuracy=0.97"]
 
 
-def test_after_silence_it_says_how_to_read_what_the_tpu_vm_writes(
+def test_after_silence_it_says_how_the_tpu_vm_is_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     google = Google()
@@ -90,19 +90,23 @@ def test_after_silence_it_says_how_to_read_what_the_tpu_vm_writes(
     with pytest.raises(TpustackError, match="ended before the training did"):
         serial.follow(shown, OUTPUTS, advice="Look there", on_tpu=True)
     said = shown.file.getvalue()  # type: ignore[attr-defined]
-    assert "dev-tpu is READY" in said
-    assert "gcloud alpha compute tpus tpu-vm ssh dev-tpu --zone=us-central1-a" in said
+    assert "dev-tpu is READY. Look there" in said
 
 
 @pytest.mark.parametrize(("run_on", "on_tpu"), [("vm", False), ("tpu", True)])
 def test_the_command_follows_the_machine_that_trains(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch, run_on: str, on_tpu: bool
 ) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[bool, bool]] = []
+    shell = "`tpustack ssh --stack dev --tpu -- journalctl "
     monkeypatch.setattr(backend, "outputs_of", lambda stack: OUTPUTS)
-    monkeypatch.setattr(serial, "follow", lambda *_, on_tpu, **__: asked.append(on_tpu))
+
+    def follow(*_: Any, on_tpu: bool, advice: str, **__: Any) -> None:
+        asked.append((on_tpu, advice.startswith(shell)))
+
+    monkeypatch.setattr(serial, "follow", follow)
     stack = project / "stacks" / "Pulumi.dev.yaml"
     text = stack.read_text(encoding="utf-8") + f"  tpu-stack:training: {{runOn: {run_on}}}\n"
     stack.write_text(text, encoding="utf-8")
     assert run("follow", "--stack", "dev").code == 0
-    assert asked == [on_tpu]
+    assert asked == [(on_tpu, on_tpu)]

@@ -208,3 +208,36 @@ def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
     assert [str(one.url).rpartition("/compute/v1/")[2].partition("?")[0] for one in sent] == [
         "projects/p/zones/us-east5-a/instances"
     ]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "state"),
+    [
+        (("RUNNING", "RUNNING", "RUNNING"), "READY"),
+        (("STAGING", "RUNNING", "RUNNING"), "CREATING"),
+        (("RUNNING", "STAGING", "RUNNING"), "CREATING"),
+        (("STAGING", "STAGING", "STAGING"), "CREATING"),
+        (("RUNNING", "RUNNING", "STOPPING"), "TERMINATED"),
+    ],
+)
+def test_a_slice_of_machines_is_one_tpu_that_is_ready_when_all_of_them_are(
+    replies: Replies, statuses: tuple[str, ...], state: str
+) -> None:
+    group = "projects/1/zones/us-east5-a/instanceGroupManagers/t"
+    machines = [
+        {
+            "name": f"t-{number:03}",
+            "status": status,
+            "machineType": "zones/us-east5-a/machineTypes/ct6e-standard-4t",
+            "creationTimestamp": "2026-11-26T00:00:00.000-08:00",
+            "metadata": {"items": [{"key": "created-by", "value": group}]},
+        }
+        for number, status in enumerate(statuses, 1)
+    ]
+    outputs = {"architecture": "compute", "project": "p", "tpu_zone": "us-east5-a"}
+    replies(404, 200, content=json.dumps({"items": machines}).encode())
+    _, node = look_up(Google(), outputs, "t")
+    assert (node["name"], node["state"]) == ("t", state)
+    replies(404, 200, content=b"{}")
+    with pytest.raises(NotFound):
+        look_up(Google(), outputs, "t")

@@ -8,6 +8,7 @@ rights) and `_deleting`. A group never changes but in its members: Google's prov
 import contextlib
 import http.client
 import io
+import itertools
 import re
 import threading
 from collections import defaultdict
@@ -18,12 +19,13 @@ from localcloud.core import ApiError, Cloud, document, invalid, not_found, rfc33
 from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import cloud_started
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.compute import api, instance_records, instances, resources
+from localcloud.services.compute import api, instance_records, instances, resources, tpu_machines
 from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
 
-# With a dash and four characters behind it a name still has at most 63.
-_BASE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,57})")
+# With a dash and four characters behind it a name still has at most 63. One that ends in `-###`
+# (the discovery document) has that many digits in place of the four characters.
+_BASE_NAME = re.compile(r"[a-z](([-a-z0-9]{0,57})|([-a-z0-9]{0,51}-#{1,10}))")
 _LONGEST_DELAY = 3600
 _LETTERS = "0123456789bcdfghjklmnpqrstvwxz"
 # The defaults of the discovery document; with one instance a surge of one is all there is.
@@ -42,12 +44,14 @@ _REPAIRS: Json = {
     "onFailedHealthCheck": "DEFAULT_ACTION",
 }
 _COLLECTION = "instanceGroupManagers"
+# What Google wants of slices with a TPU and flex-start.
+_LETS_FAIL = _REPAIRS | {"defaultActionOnFailure": "DO_NOTHING"}
 # A group acts once at a time: its deletion waits for an instance that is being made. These are not
 # the store's lock: a machine that boots or halts may take long, and calls APIs in that time.
 _locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 # What a group knows of an instance that it has just made, or will make: when that was, and how many
-# checks in a row said the opposite of `health`.
-_FRESH: Record = {"since": 0.0, "errors": [], "health": "UNKNOWN", "streak": 0}
+# checks in a row said the opposite of `health`; `lost` if its slice is.
+_FRESH: Record = {"since": 0.0, "errors": [], "health": "UNKNOWN", "streak": 0, "lost": False}
 
 
 def _load(cloud: Cloud, path: str) -> Record:
@@ -98,7 +102,8 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Record) -> None:
     _complete_template(cloud, call, record)
     record["updatePolicy"] = _UPDATES | record.get("updatePolicy", {})
     record["instanceLifecyclePolicy"] = _REPAIRS | record.get("instanceLifecyclePolicy", {})
-    if record["instanceLifecyclePolicy"] != _REPAIRS:
+    known = (_REPAIRS, _LETS_FAIL) if tpu_machines.is_slice(record) else (_REPAIRS,)
+    if record["instanceLifecyclePolicy"] not in known:
         raise ApiError(501, "the local cloud's groups repair instances that fail, as they were")
     _complete_healing(cloud, call, record)
     zone, name = f"projects/{call.project}/{resources.place_of(call)}", record["name"]
@@ -125,6 +130,7 @@ def _complete_template(cloud: Cloud, call: Call, record: Record) -> None:
     path = properties_of.require_template(cloud, call, reference)
     properties = resources.load(cloud, path)["properties"]
     properties_of.service_accounts(cloud, call, properties.get("serviceAccounts", []))
+    tpu_machines.require_group(cloud, call, record, properties)
     versions[0]["instanceTemplate"] = record["instanceTemplate"] = url_of(path)
     record["versions"] = versions
 
@@ -149,15 +155,22 @@ def _grow(cloud: Cloud, record: Record, size: int) -> list[str]:
     """Add `size` instances with generated names to a group's record; the names.
 
     The base name with four characters at random on Google; here they count, so that two are never
-    the same.
+    the same. Hashes at its end are a number, from 1 on.
     """
-    names = []
-    for _ in range(size):
-        number, count = cloud.operations.number(), len(_LETTERS)
-        suffix = "".join(_LETTERS[number // count**place % count] for place in range(4))
-        names.append(f"{record['baseInstanceName']}-{suffix}")
+    base, names = record["baseInstanceName"], list[str]()
+    if digits := base.count("#"):
+        numbered = (f"{base.rstrip('#')}{number:0{digits}}" for number in itertools.count(1))
+        free = (name for name in numbered if name not in record["_members"])
+        names += itertools.islice(free, max(size, 0))
+    else:
+        names += (f"{base}-{_letters(cloud.operations.number())}" for _ in range(size))
     record["_members"] |= {name: {"action": "CREATING", **_FRESH} for name in names}
     return names
+
+
+def _letters(number: int) -> str:
+    count = len(_LETTERS)
+    return "".join(_LETTERS[number // count**place % count] for place in range(4))
 
 
 GROUP = resources.Kind(
@@ -327,6 +340,7 @@ def _shown_group(record: Record) -> Json:
         "versionTarget": {"isReached": True},
         "allInstancesConfig": {"effective": True},
         "stateful": {"hasStatefulConfig": stateful, "perInstanceConfigs": {"allEffective": True}},
+        **tpu_machines.shown_status(record),
     }
     return record | {"currentActions": counts, "status": status}
 
@@ -491,6 +505,32 @@ def _ended(cloud: Cloud, instance: str) -> None:
     for group, record in cloud.store.items(STORE, f"{zone}/{_COLLECTION}/"):
         idle = name in record["_members"] and record["_members"][name]["action"] == "NONE"
         if idle and not record.get("_deleting"):
+            if tpu_machines.is_slice(record):
+                _end_slice(cloud, group, record, name)
+            else:
+                _act(cloud, group, name, "RECREATING", pause=_NOTICE)
+
+
+def _end_slice(cloud: Cloud, group: str, record: Record, first: str) -> None:
+    """End a slice with one of its instances, and recreate it whole if Google does.
+
+    Google brings back what fails in capacity that it manages, but nothing that was preempted or
+    deleted (docs.cloud.google.com/tpu/docs/failure-recovery). That the others of a slice end with a
+    preempted one is our reading of "a slice recovers only as a whole".
+    """
+    template = resources.load(cloud, path_from(record["instanceTemplate"]))
+    spot = template["properties"]["scheduling"]["provisioningModel"] == "SPOT"
+    gone = cloud.store.get(STORE, _instance_path(group, first)) is None
+    # So that the group does not hear of their ends.
+    for name in record["_members"]:
+        _note(cloud, group, name, action="RECREATING")
+    for name in record["_members"]:
+        if name != first:
+            instances.delete(cloud, _instance_path(group, name))
+    for name in record["_members"]:
+        if spot or gone:
+            _note(cloud, group, name, action="NONE", lost=True)
+        else:
             _act(cloud, group, name, "RECREATING", pause=_NOTICE)
 
 

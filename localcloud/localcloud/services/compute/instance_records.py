@@ -60,7 +60,7 @@ def machine_spec(cloud: Cloud, record: Record) -> MachineSpec:
         number=int(record["id"]),
         machine_type=last(record["machineType"]),
         attributes={
-            **tpu_machines.attributes(record),
+            **tpu_machines.attributes(cloud, record),
             **{item["key"]: item.get("value", "") for item in items},
         },
         service_account=accounts[0].get("email"),

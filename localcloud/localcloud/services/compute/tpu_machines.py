@@ -1,9 +1,12 @@
-"""Instances with a TPU: what Google refuses them, and what their guests read."""
+"""Instances with a TPU: what Google refuses them, how several are one, what their guests read."""
+
+import math
 
 from localcloud.core import ApiError, Cloud, Json, Record, invalid
+from localcloud.core.call import Call
 from localcloud.core.cloud import SETTING
-from localcloud.services.compute import catalog
-from localcloud.services.compute.api import last, path_from, wrong_value
+from localcloud.services.compute import catalog, resources
+from localcloud.services.compute.api import STORE, last, path_from, path_of, url_of, wrong_value
 
 # Listed, but `instances.create` refuses them: github.com/xbill9/gemma4-dev, 2026-10.
 _LISTED_ONLY = "ct5lp-"
@@ -16,6 +19,9 @@ def require(cloud: Cloud, machine_type: str, zone: str, body: Json) -> None:
     about = catalog.tpu_machines().get(machine_type)
     if about is None:
         return
+    # Seen by users, in other words: a policy connects the instances of a group.
+    if body.get("resourcePolicies"):
+        raise invalid("Workload policies are not supported for single instances with TPUs.")
     scheduling = body.get("scheduling", {})
     if scheduling.get("onHostMaintenance") != "TERMINATE":
         why = f"Instances of {machine_type} do not support live migration: use TERMINATE."
@@ -38,7 +44,7 @@ def _require_reservation(cloud: Cloud, machine_type: str, zone: str, affinity: J
         raise ApiError(404, f"The resource 'zones/{zone}/reservations/{name}' was not found")
 
 
-def attributes(record: Record) -> dict[str, str]:
+def attributes(cloud: Cloud, record: Record) -> dict[str, str]:
     """Return what the guest of an instance with a TPU reads in addition to its own metadata.
 
     The endpoints are bare names, where those of TPU VMs have the address behind two colons.
@@ -46,15 +52,111 @@ def attributes(record: Record) -> dict[str, str]:
     about = catalog.tpu_machines().get(last(record["machineType"]))
     if about is None:
         return {}
+    topology, hosts = about["topology"], [record["name"]]
+    created_by = [
+        item["value"] for item in record["metadata"].get("items", ()) if item["key"] == "created-by"
+    ]
+    group = cloud.store.get(STORE, created_by[0]) if created_by else None
+    if group is not None and is_slice(group):
+        topology, hosts = group["_topology"], sorted(group["_members"])
+    number = str(hosts.index(record["name"]))
+    generation, _, size = about["type"].rpartition("-")
+    kind = f"{generation}-{int(size) * len(hosts)}"
+    bounds = [
+        whole // own for whole, own in zip(_sides(topology), _sides(about["topology"]), strict=True)
+    ]
     known = {
-        "TPU_ACCELERATOR_TYPE": about["type"],
-        "TPU_TOPOLOGY": about["topology"],
-        "TPU_WORKER_ID": "0",
+        "TPU_ACCELERATOR_TYPE": kind,
+        "TPU_TOPOLOGY": topology,
+        "TPU_HOST_BOUNDS": ",".join(map(str, [*bounds, 1][:3])),
+        "TPU_WORKER_ID": number,
         "ZONE": last(path_from(record["zone"])),
     }
     return {
-        "accelerator-type": about["type"],
-        "agent-worker-number": "0",
+        "accelerator-type": kind,
+        "agent-worker-number": number,
         "tpu-env": "".join(f"{name}: '{value}'\n" for name, value in known.items()),
-        "worker-network-endpoints": record["name"],
+        "worker-network-endpoints": ",".join(hosts),
     }
+
+
+# Slices: groups of instances that a workload policy connects in a topology. Sources:
+# docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, /about-workload-policies; the
+# refusals are those of a public runbook that made v6e slices, 2026-07.
+
+
+def is_slice(group: Record) -> bool:
+    """Return whether a group is one TPU, which lives and ends as a whole."""
+    return "_topology" in group
+
+
+def require_group(cloud: Cloud, call: Call, group: Json, properties: Json) -> None:
+    """Refuse what Google refuses a group with a topology, which becomes `_topology` of its record.
+
+    `properties` are those of its template.
+    """
+    bulk = group.get("targetSizePolicy", {}).get("mode") == "BULK"
+    reference = group.get("resourcePolicies", {}).get("workloadPolicy")
+    if not reference:
+        if bulk:
+            raise ApiError(501, "the local cloud's groups in bulk mode are slices with a TPU")
+        return
+    if not bulk:
+        raise invalid("MIGs with TPU accelerator topology require BULK mode in target size policy")
+    path = path_of(reference, call.project)
+    topology = resources.load(cloud, path)["workloadPolicy"]["acceleratorTopology"]
+    resources.require_permission(cloud, call, "compute.resourcePolicies.use")
+    group["resourcePolicies"]["workloadPolicy"] = url_of(path)
+    kind, group["_topology"] = properties["machineType"], topology
+    about = catalog.tpu_machines().get(kind, {"slices": ()})
+    if topology not in about["slices"]:
+        why = f"{kind} has no such topology of several machines."
+        raise wrong_value("workloadPolicy.acceleratorTopology", topology, why)
+    hosts = math.prod(_sides(topology)) // math.prod(_sides(about["topology"]))
+    # "Grow only from 0, shrink to 0."
+    if group.get("targetSize", 0) not in (0, hosts):
+        why = f"{topology} takes {hosts} {kind}, all at once."
+        raise wrong_value("resource.targetSize", group["targetSize"], why)
+    flexible = properties["scheduling"]["provisioningModel"] == "FLEX_START"
+    action = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure", "REPAIR")
+    if flexible and action != "DO_NOTHING":
+        field = "resource.instanceLifecyclePolicy.defaultActionOnFailure"
+        raise wrong_value(field, action, "Flex-start in bulk mode needs DO_NOTHING.")
+
+
+def shown_status(group: Record) -> Json:
+    """Return what a slice's status has in addition; nothing for another group."""
+    if not is_slice(group):
+        return {}
+    actions = {known["action"] for known in group["_members"].values()}
+    lost = any(known["lost"] for known in group["_members"].values())
+    state = "FAILED" if lost else "ACTIVE" if actions == {"NONE"} else "ACTIVATING"
+    applied = {"acceleratorTopology": group["_topology"], "state": state}
+    return {
+        "appliedAcceleratorTopologies": [applied],
+        "bulkInstanceOperation": {"inProgress": "CREATING" in actions},
+    }
+
+
+def _sides(topology: str) -> list[int]:
+    return [int(side) for side in topology.split("x")]
+
+
+def _prepare_policy(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    policy = record.get("workloadPolicy", {})
+    if not policy.get("acceleratorTopology") or policy.get("acceleratorTopologyMode"):
+        raise ApiError(501, "the local cloud's workload policies have a topology, and connect it")
+    if policy.get("type") != "HIGH_THROUGHPUT":
+        why = "An accelerator topology needs HIGH_THROUGHPUT."
+        raise wrong_value("resource.workloadPolicy.type", policy.get("type", ""), why)
+    record["status"] = "READY"
+
+
+resources.serve(
+    resources.Kind(
+        collection="resourcePolicies",
+        parameter="resourcePolicy",
+        scope="regions",
+        prepare=_prepare_policy,
+    )
+)

@@ -328,3 +328,15 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
         main.run_jobs([str(tmp_path / "jobs.py"), "jobs", *arguments])
     made_of = found.value.args
     assert made_of[1:3] == ("tpu-name", 3) if follows else made_of[2] == "tpu-name"
+
+
+def test_a_host_of_a_slice_that_has_no_number_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Metadata:
+        def optional(self, name: str) -> str | None:
+            return {"worker-network-endpoints": "t-001,t-002"}.get(name)
+
+    monkeypatch.setattr(main, "Machine", Metadata)
+    with pytest.raises(SystemExit, match="agent-worker-number is not set"):
+        main.run_jobs([str(tmp_path / "jobs.py"), "jobs", "here"])

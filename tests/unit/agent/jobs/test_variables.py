@@ -41,6 +41,18 @@ def test_a_framework_is_told_of_the_tpu_in_its_own_way(
     assert expected.items() <= of(tpu, framework).items()
 
 
+def test_jax_on_a_slice_is_told_its_coordinator_count_and_number() -> None:
+    second = dataclasses.replace(BESIDE, is_here=True, worker=1)
+    expected = {
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.2:8476",
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": "1",
+    }
+    assert expected.items() <= of(second, "jax").items()
+    for alone in (HERE, BESIDE, dataclasses.replace(HERE, hosts=())):
+        assert expected.keys().isdisjoint(of(alone, "jax"))
+
+
 def test_old_pytorch_is_told_of_one_runtime_since_the_other_would_count_first() -> None:
     assert "PJRT_DEVICE" not in of(BESIDE, "pytorch")
     assert "XRT_TPU_CONFIG" not in of(HERE, "pytorch")

@@ -56,7 +56,7 @@ def test_the_loop_recreates_preempted_tpus_without_asking(
         recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
-        renew=lambda targets, line: renewed.append(targets),
+        renew=lambda targets, line, replaced: renewed.append(targets),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
     monkeypatch.setattr(recover, "Google", lambda: None)
@@ -127,16 +127,93 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
         recovery=lambda line, ended: recovery_of(locks=lambda: None, interrupted=lambda: None),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
-        renew=lambda targets, line: renewed.append(targets),
+        renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
     monkeypatch.setattr(recover, "Google", lambda: None)
     monkeypatch.setattr(recovery, "lost_tpus", lambda google, outputs: {})
     monkeypatch.setattr(recovery, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
     done = run("recover", "--stack", "dev")
-    assert renewed == [[VM]]
+    assert renewed == [([VM], ())]
     assert "The VM is TERMINATED (instance); it is started again." in done.out
     assert "The VM is back." in done.out
+
+
+SLICE = "urn:pulumi:dev::tpu-stack::gcp:compute/instanceGroupManager:InstanceGroupManager::tpu"
+RUNS = {"currentAction": "NONE", "instanceStatus": "RUNNING"}
+
+
+STABLE = {"isStable": True, "bulkInstanceOperation": {"inProgress": False}}
+
+
+class Managed:
+    """Google, for one group of two machines with this status; None: there is no group."""
+
+    def __init__(self, status: dict[str, Any] | None, *machines: dict[str, str]) -> None:
+        self.status, self.machines = status, machines
+
+    def get(self, url: str) -> dict[str, Any]:
+        assert url.endswith("/projects/p/zones/z/instanceGroupManagers/t")
+        if self.status is None:
+            raise NotFound("not found")
+        return {"targetSize": 2, "status": self.status}
+
+    def post(self, url: str, body: object) -> dict[str, Any]:
+        assert url.endswith("/instanceGroupManagers/t/listManagedInstances")
+        return {"managedInstances": list(self.machines)}
+
+
+@pytest.mark.parametrize(
+    ("status", "machines", "lost"),
+    [
+        (STABLE, (RUNS, RUNS), None),
+        (STABLE, (RUNS, {"currentAction": "NONE"}), "without 1 of its 2 machines"),
+        (STABLE, (RUNS,), "without 1 of its 2 machines"),
+        (STABLE, (), "without 2 of its 2 machines"),
+        # Google restarts what it stopped for maintenance.
+        (STABLE, (RUNS, {**RUNS, "instanceStatus": "TERMINATED"}), None),
+        # Google is bringing it back itself, whichever machine it begins with.
+        (
+            {"isStable": False},
+            ({"currentAction": "NONE"}, {"currentAction": "RECREATING"}),
+            None,
+        ),
+        # The slice waits for capacity.
+        ({"isStable": True, "bulkInstanceOperation": {"inProgress": True}}, (), None),
+        (None, (), "gone"),
+    ],
+)
+def test_a_slice_without_a_machine_is_lost_unless_google_brings_it_back(
+    status: dict[str, Any] | None, machines: tuple[dict[str, str], ...], lost: str | None
+) -> None:
+    outputs = {"project": "p", "zone": "z", "name": "t", "targetSize": 2}
+    kind = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+    resources = [
+        {"urn": SLICE, "type": kind, "outputs": {**outputs, "targetSizePolicies": [{}]}},
+        # A group of VMs brings them back.
+        {"urn": "vm", "type": kind, "outputs": outputs},
+    ]
+    found = recovery.lost_slices(Managed(status, *machines), resources)  # type: ignore[arg-type]
+    assert found == ({SLICE: lost} if lost else {})
+
+
+def test_a_lost_slice_is_deleted_and_recreated_as_a_whole(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[Any] = []
+    stack = SimpleNamespace(
+        recovery=lambda line, ended: recovery_of(locks=lambda: None, interrupted=lambda: None),
+        outputs=dict,
+        resources=list,
+        renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
+    )
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recovery, "lost_slices", lambda google, resources: {SLICE: "gone"})
+    done = run("recover", "--stack", "dev")
+    assert renewed == [([SLICE], (SLICE,))]
+    assert "The TPU is gone (tpu); all its machines are deleted and recreated." in done.out
+    assert "The TPU is back." in done.out
 
 
 def test_the_loop_releases_no_lock(run: Run) -> None:

@@ -1,0 +1,163 @@
+"""Slices of several instances: what Google refuses, what their guests read, how they end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localcloud import faults
+from localcloud.app import LocalCloud
+from localcloud.core.clock import VirtualClock
+from localcloud.testing import Client, machine
+from tests.unit.localcloud.fake_machines import FakeMachines
+
+PROJECT = "compute.googleapis.com/compute/v1/projects/tpu-stack-local"
+ZONE = f"{PROJECT}/zones/us-east5-a"
+POLICIES = f"{PROJECT}/regions/us-east5/resourcePolicies"
+GROUPS = f"{ZONE}/instanceGroupManagers"
+IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+STANDARD = {"onHostMaintenance": "TERMINATE"}
+SPOT = {**STANDARD, "provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
+FLEX = {
+    **STANDARD,
+    "provisioningModel": "FLEX_START",
+    "automaticRestart": False,
+    "instanceTerminationAction": "DELETE",
+    "maxRunDuration": {"seconds": "7200"},
+}
+URL = "regions/us-east5/resourcePolicies/p"
+NAMES = [f"tpu-{number:03}" for number in range(1, 5)]
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("compute.googleapis.com",)
+
+
+class Slices:
+    """A policy and a template, from which a test makes groups."""
+
+    def __init__(self, api: Client, scheduling: dict[str, Any] | None = None) -> None:
+        self.api = api
+        policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
+        api.post(POLICIES, {"name": "p", "workloadPolicy": policy})
+        image = f"projects/ubuntu-os-accelerator-images/global/images/family/{IMAGE}"
+        params = {"sourceImage": image, "diskSizeGb": "200", "diskType": "hyperdisk-balanced"}
+        properties = machine() | {
+            "machineType": "ct6e-standard-4t",
+            "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+            "scheduling": scheduling or STANDARD,
+        }
+        api.post(f"{PROJECT}/global/instanceTemplates", {"name": "t", "properties": properties})
+
+    def insert(self, *, status: int = 200, **fields: Any) -> Any:
+        body = {
+            "name": "tpu",
+            "baseInstanceName": "tpu-###",
+            "instanceTemplate": "global/instanceTemplates/t",
+            "targetSize": 4,
+            "targetSizePolicy": {"mode": "BULK"},
+            "resourcePolicies": {"workloadPolicy": URL},
+        }
+        return self.api.post(GROUPS, {**body, **fields}, status=status)
+
+    def state(self) -> str:
+        (applied,) = self.api.get(f"{GROUPS}/tpu")["status"]["appliedAcceleratorTopologies"]
+        assert applied["acceleratorTopology"] == "4x4"
+        return str(applied["state"])
+
+    def running(self) -> list[str]:
+        return [each["name"] for each in self.api.get(f"{ZONE}/instances").get("items", ())]
+
+
+def test_a_slice_is_made_whole_and_each_host_knows_its_number_and_all_others(
+    api: Client, machines: FakeMachines
+) -> None:
+    slices = Slices(api)
+    slices.insert()
+    assert slices.state() == "ACTIVE"
+    assert slices.running() == NAMES
+    told = {spec.name: spec.attributes for spec in machines.specs.values()}
+    for number, name in enumerate(NAMES):
+        assert told[name]["agent-worker-number"] == str(number)
+        assert told[name]["worker-network-endpoints"] == ",".join(NAMES)
+        assert told[name]["accelerator-type"] == "v6e-16"
+        assert "TPU_TOPOLOGY: '4x4'\n" in told[name]["tpu-env"]
+        assert "TPU_HOST_BOUNDS: '2,2,1'\n" in told[name]["tpu-env"]
+    assert api.get(f"{GROUPS}/tpu")["targetSize"] == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"targetSizePolicy": {}},
+            "MIGs with TPU accelerator topology require BULK mode in target size policy",
+        ),
+        ({"targetSize": 3}, "4x4 takes 4 ct6e-standard-4t, all at once"),
+        # "A bare name fails."
+        ({"resourcePolicies": {"workloadPolicy": "p"}}, "The URL is malformed"),
+    ],
+)
+def test_google_refuses_a_group_that_is_no_whole_slice(
+    api: Client, fields: dict[str, Any], said: str
+) -> None:
+    answer = Slices(api).insert(status=400, **fields)
+    assert said in answer["error"]["message"]
+
+
+def test_a_policy_connects_no_single_instance_and_is_needed_as_long_as_its_slice(
+    api: Client,
+) -> None:
+    slices = Slices(api)
+    kind = "zones/us-east5-a/machineTypes/ct6e-standard-4t"
+    body = machine("us-east5-a", name="single", machineType=kind)
+    refusal = api.post(f"{ZONE}/instances", {**body, "resourcePolicies": [URL]}, status=400)
+    assert "not supported for single instances" in refusal["error"]["message"]
+    slices.insert()
+    api.delete(f"{POLICIES}/p", status=400)
+    api.delete(f"{GROUPS}/tpu")
+    assert slices.running() == []
+    api.delete(f"{POLICIES}/p")
+
+
+def test_a_slice_with_flex_start_is_made_only_if_failures_are_left_alone(api: Client) -> None:
+    slices = Slices(api, FLEX)
+    answer = slices.insert(status=400)
+    assert "DO_NOTHING" in answer["error"]["message"]
+    slices.insert(instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
+    assert slices.running() == NAMES
+
+
+def test_a_preempted_host_takes_its_slice_along_which_stays_away(
+    api: Client, clock: VirtualClock, local_cloud: LocalCloud
+) -> None:
+    slices = Slices(api, SPOT)
+    slices.insert()
+    faults.put(local_cloud.cloud, "preempt", {"name": "tpu-002"})
+    clock.advance(300)
+    assert slices.running() == []
+    assert slices.state() == "FAILED"
+    api.delete(f"{GROUPS}/tpu")
+    slices.insert()
+    assert slices.running() == NAMES
+    assert slices.state() == "ACTIVE"
+
+
+def test_a_host_that_fails_in_googles_own_capacity_brings_its_whole_slice_back(
+    api: Client, clock: VirtualClock
+) -> None:
+    slices = Slices(api)
+    slices.insert()
+    before = api.get(f"{ZONE}/instances/tpu-001")["id"]
+    api.post(f"{ZONE}/instances/tpu-003/stop")
+    clock.advance(300)
+    assert slices.running() == NAMES
+    assert slices.state() == "ACTIVE"
+    assert api.get(f"{ZONE}/instances/tpu-001")["id"] != before
+
+
+def test_a_slice_takes_no_requests_to_resize_it(api: Client) -> None:
+    Slices(api).insert()
+    api.post(f"{GROUPS}/tpu/resizeRequests", {"name": "r", "resizeBy": 1}, status=501)

@@ -1,0 +1,221 @@
+"""The commands that log in to a stack's machines: ssh and notebook.
+
+gcloud does the work. It makes the key, sends it to Google, and goes through IAP, because machines
+have no public address. The stack's file names the machine, so these work for a stack whose first
+update failed, too. If a TPU may be in several zones, Google is asked for the one it is in.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from tpustack import console, errors
+
+if TYPE_CHECKING:
+    from infra.settings import StackSettings
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_GCLOUD = "gcloud"
+# Jupyter takes the next free port unless told otherwise, and would then not be behind the tunnel.
+# No one sees its token in a list of processes: Jupyter makes it, and prints it in the URL alone
+# (jupyter-server.readthedocs.io/en/latest/operators/security.html, read 2026-11-26). The image's
+# own TensorFlow or JAX is there as well. A first installation that broke off leaves no jupyter-lab.
+# Without -y, the first Ctrl-C only makes Jupyter ask.
+_JUPYTER = "\n".join(
+    (
+        "cd && umask 077 && home=.tpu-stack-notebook",
+        "if ! [ -x $home/bin/jupyter-lab ]; then",
+        '  echo "installing JupyterLab into ~/$home (once)" >&2',
+        "  python3 -m venv --system-site-packages $home &&",
+        '    $home/bin/pip install --quiet "jupyterlab>=4,<5"',
+        "fi || {{",
+        '  echo "if Python lacks venv: sudo apt-get install python3-venv" >&2',
+        "  exit 1",
+        "}}",
+        "exec $home/bin/jupyter-lab -y --no-browser --ip=127.0.0.1 --port={port} --port-retries=0",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that gcloud logs in to.
+
+    Attributes:
+        name: the instance's, or the TPU's as the Cloud TPU API knows it.
+        worker: the host's number in its TPU, from 0; None for an instance of Compute Engine.
+    """
+
+    name: str
+    project: str
+    zone: str
+    worker: int | None = None
+
+    def login(self, command: str = "", *ssh: str) -> list[str]:
+        """Return gcloud's command line.
+
+        Only the alpha form goes through IAP to a TPU VM: the other one lacks the flag
+        (cloud.google.com/sdk/gcloud/reference/compute/tpus/tpu-vm/ssh, read 2026-11-27).
+
+        Args:
+            command: what the machine's shell runs; without it, the person gets that shell.
+            ssh: arguments of ssh itself.
+        """
+        words = ["compute", "ssh", self.name]
+        if self.worker is not None:
+            words = ["alpha", "compute", "tpus", "tpu-vm", "ssh", self.name]
+            words.append(f"--worker={self.worker}")
+        words += [f"--project={self.project}", f"--zone={self.zone}", "--tunnel-through-iap"]
+        words += [f"--command={command}"] if command else []
+        return [_GCLOUD, *words, *(["--", *ssh] if ssh else [])]
+
+
+def _which_machine(command: _F) -> _F:
+    """Declare the options that choose the machine."""
+    command = click.option(
+        "--host", type=click.IntRange(min=0), help="Which host of the TPU, over all its slices."
+    )(command)
+    command = click.option("--tpu", is_flag=True, help="Log in to a host of the TPU, not the VM.")(
+        command
+    )
+    return console.stack("The stack to log in to.  [default: Pulumi's selected stack]")(command)
+
+
+@click.command("ssh")
+@_which_machine
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def ssh_command(stack: str | None, tpu: bool, host: int | None, command: tuple[str, ...]) -> None:
+    """Open a shell on a stack's VM, or on a host of its TPU, through Google's IAP.
+
+    With architecture compute, the TPU's machine is the VM. A COMMAND after -- runs in the
+    machine's shell instead; its words are joined by spaces, as ssh does. The exit code is gcloud's.
+    """
+    _become(_machine(stack, tpu, host).login(" ".join(command)))
+
+
+@click.command("notebook")
+@_which_machine
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 65535),
+    default=8888,
+    show_default=True,
+    help="The port, here and on the machine.",
+)
+def notebook_command(stack: str | None, tpu: bool, host: int | None, port: int) -> None:
+    """Run JupyterLab on a stack's machine, and open a tunnel to it through Google's IAP.
+
+    Jupyter prints the URL to open here. It listens on 127.0.0.1 alone and needs the token in that
+    URL. The first start installs it into your home folder there. Ctrl-C ends it.
+    """
+    machine = _machine(stack, tpu, host)
+    console.say(f"JupyterLab on {machine.name}: open the URL with 127.0.0.1:{port} that it prints")
+    # With a terminal there, even if there is none here, Jupyter ends when the connection does.
+    forward = f"127.0.0.1:{port}:127.0.0.1:{port}"
+    options = ("-tt", "-L", forward, "-o", "ExitOnForwardFailure=yes")
+    _become(machine.login(_JUPYTER.format(port=port), *options))
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Run gcloud in place of this process, so that the terminal, its signals and exit are its own.
+
+    Raises:
+        TpustackError: when there is no gcloud.
+    """
+    if shutil.which(_GCLOUD) is None:
+        raise errors.TpustackError(
+            "the Google Cloud CLI makes this connection, and there is no `gcloud` on PATH. Install "
+            "it: https://cloud.google.com/sdk/docs/install"
+        )
+    os.execvp(words[0], words)
+
+
+def _machine(stack: str | None, tpu: bool, host: int | None) -> Machine:
+    """Return the machine that the options name; warn of what only Google knows.
+
+    Raises TpustackError.
+    """
+    from tpustack import stacks
+    from tpustack.engine.backend import name_of
+
+    stack = name_of(stack)
+    settings = stacks.load(stack)
+    machine = find_machine(stack, settings, tpu, host)
+    network = settings.network
+    if not network.create:
+        from infra.catalog import Catalog
+
+        facts = Catalog().network
+        console.say(
+            f"network.create is false: tpustack can't see whether the network {network.given_name} "
+            f"lets {facts.iap_range} (IAP) reach port {facts.ssh_port}. A connection that times "
+            "out means that it lacks such a firewall rule"
+        )
+    return machine
+
+
+def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | None) -> Machine:
+    """Return the VM, or a host of the TPU.
+
+    Args:
+        stack: the stack's name.
+        settings: its settings.
+        tpu: whether it is a host of the TPU.
+        host: its number over all slices, as in the output `tpu_endpoints`; None for the first.
+
+    Raises:
+        UsageError: if there is no such machine, or Google lets no one log in to it.
+        TpustackError: if none of several zones has the TPU, or Google doesn't answer.
+    """
+    from infra.catalog import Catalog
+    from infra.names import names_of
+    from tpu_core.words import plural
+
+    names, project, slices = names_of(settings, stack), settings.project, settings.tpu.slices
+    if host is not None and not tpu:
+        raise errors.UsageError(f"--host {host} is a host of the TPU, which needs --tpu, too")
+    if not tpu and not settings.is_compute:
+        return Machine(names.vm, project, settings.vm_zone)
+    if settings.is_node:
+        raise errors.UsageError(
+            "architecture is node: Google lets no one log in to the hosts of a TPU Node. Without "
+            "--tpu you get the VM that drives it"
+        )
+    kind = settings.tpu.accelerator_type
+    shape = Catalog().accelerator(kind)
+    if shape is None:
+        raise errors.UsageError(
+            f"tpu.acceleratorType: {kind} is no known type, so its number of hosts is unknown. "
+            f"`tpustack check --stack {stack}` lists what is wrong"
+        )
+    number, most = host or 0, shape.hosts * slices
+    if number >= most:
+        where = f"{kind} has {plural(shape.hosts, 'host')}"
+        where += f" in each of its {slices} slices" if slices > 1 else ""
+        right = f"a number from 0 to {most - 1}" if most > 1 else "--host 0"
+        raise errors.UsageError(f"--host {number}: {where}. Use {right}")
+    name = names.tpus(slices)[number // shape.hosts]
+    if settings.is_compute:
+        return Machine(name, project, settings.zone)
+    return Machine(name, project, _zone(settings, name), number % shape.hosts)
+
+
+def _zone(settings: "StackSettings", name: str) -> str:
+    """Return the zone of a TPU; of several that it may be in, Google decides."""
+    zones = settings.tpu_zones
+    if len(zones) == 1:
+        return zones[0]
+    from tpustack.cloud.google import Google, NotFound, look_up
+
+    place = {"project": settings.project, "tpu_zone": zones[0], "tpu_zones": zones}
+    try:
+        return look_up(Google(), place, name)[0]
+    except NotFound:
+        raise errors.TpustackError(
+            f"no zone of {', '.join(zones)} has the TPU {name}: it isn't created yet, waits in "
+            "Google's queue, or was taken. `tpustack doctor` shows its state"
+        ) from None
