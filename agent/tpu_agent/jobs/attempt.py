@@ -169,7 +169,8 @@ class Attempt:
                     os.kill(process, signal.SIGKILL)
             empty = 0 if found else empty + 1
             self.is_running()  # Buries it, if it is a child of this process.
-            time.sleep(_PAUSE)
+            if empty < 2:
+                time.sleep(_PAUSE if found else _PAUSE / 10)
         return True
 
     def remove(self) -> None:
