@@ -93,7 +93,7 @@ def _no_python() -> str:
 
 def _install(python: str, venv: Path, lock: Path) -> None:
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
-    # uv has a setting of its own for the index that pip is told to use.
+    # uv reads its own setting for the index, not that of pip.
     if index := environment.get("PIP_INDEX_URL"):
         environment.setdefault("UV_DEFAULT_INDEX", index)
     print(f"making {venv.name} with {python} …", file=sys.stderr)
