@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -64,18 +65,23 @@ def run_job(
     return done.stdout
 
 
-def test_a_spot_machine_runs_jobs_is_made_again_when_google_takes_it_and_leaves_nothing(
-    deploy: Callable[..., Stack],
-    cloud: LocalCloudCommand,
-    google: requests.Session,
-    tmp_path: Path,
-    trainer: Path,
-) -> None:
-    before = cloud.status()["resources"]
+@pytest.fixture
+def deploy_machine(deploy: Callable[..., Stack], trainer: Path) -> Callable[..., Stack]:
+    """Deploy a machine with a TPU that runs jobs."""
     training = {"runOn": "tpu", "wheel": str(trainer)}
     jobs = {"enabled": True}
     settings = {"architecture": "compute", "zone": ZONE, "vm": {}, "training": training}
-    engine = deploy(**settings, tpu=TPU, jobs=jobs)
+    return functools.partial(deploy, **settings, jobs=jobs)
+
+
+def test_a_spot_machine_runs_jobs_is_recreated_when_google_takes_it_and_leaves_nothing(
+    deploy_machine: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    google: requests.Session,
+    tmp_path: Path,
+) -> None:
+    before = cloud.status()["resources"]
+    engine = deploy_machine(tpu=TPU)
     outputs = engine.up(ignore).outputs
     assert outputs["tpu_name"] == outputs["vm_name"] == "tpu-stack-local-tpu"
     assert engine.up(ignore).changed == 0
@@ -164,17 +170,13 @@ def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
     ],
 )
 def test_each_way_to_buy_a_machine_is_what_google_is_asked_for_and_stays(
-    deploy: Callable[..., Stack],
+    deploy_machine: Callable[..., Stack],
     google: requests.Session,
-    trainer: Path,
     zone: str,
     tpu: dict[str, Any],
     asked: dict[str, Any],
 ) -> None:
-    training = {"runOn": "tpu", "wheel": str(trainer)}
-    jobs = {"enabled": True}
-    settings = {"architecture": "compute", "vm": {}, "training": training, "jobs": jobs}
-    engine = deploy(**settings, zone=zone, tpu=tpu)
+    engine = deploy_machine(zone=zone, tpu=tpu)
     engine.up(ignore)
     (made,) = google.get(INSTANCES.replace(ZONE, zone)).json()["items"]
     assert asked.items() <= made["scheduling"].items()
@@ -189,24 +191,28 @@ def test_each_way_to_buy_a_machine_is_what_google_is_asked_for_and_stays(
 REGION = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/regions/us-east5"
 GROUPS = INSTANCES.replace("/instances", "/instanceGroupManagers")
 TEMPLATES = INSTANCES.replace("zones/us-east5-a/instances", "global/instanceTemplates")
+# Host 0 waits for host 1, as JAX does: a job is over when host 0 is.
 TELLS = """
-import os
+import os, pathlib, time
 for_all = ("JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS")
-print("host", *(os.environ[name] for name in ("JAX_PROCESS_ID", *for_all)), flush=True)
+number = os.environ["JAX_PROCESS_ID"]
+print("host", number, *(os.environ[name] for name in for_all), flush=True)
+met = pathlib.Path({met!r})
+if number == "1":
+    met.touch()
+while not met.exists():
+    time.sleep(0.1)
 """
 
 
 def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_ends_with_one(
-    deploy: Callable[..., Stack],
+    deploy_machine: Callable[..., Stack],
     cloud: LocalCloudCommand,
     google: requests.Session,
     tmp_path: Path,
-    trainer: Path,
 ) -> None:
     """The machines are those of a stack, but no provider makes the group: 6.39 can't."""
-    training = {"runOn": "tpu", "wheel": str(trainer)}
-    settings = {"architecture": "compute", "zone": ZONE, "vm": {}, "training": training}
-    engine = deploy(**settings, tpu={"acceleratorType": "ct5p-hightpu-4t"}, jobs={"enabled": True})
+    engine = deploy_machine(tpu={"acceleratorType": "ct5p-hightpu-4t"})
     outputs = engine.up(ignore).outputs
     (alone,) = google.get(INSTANCES).json()["items"]
     google.delete(f"{INSTANCES}/{alone['name']}").raise_for_status()
@@ -241,7 +247,7 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_ends_with_one(
     ):
         google.post(url, json=body).raise_for_status()
     name = outputs["tpu_name"]
-    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", TELLS)
+    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", TELLS.format(met=str(tmp_path / "met")))
     assert f"host 0 2 {name}-001:8476\n" in said
     bucket = outputs["bucket_url"].removeprefix("gs://")
     path = "jobs%2Fall%2Fhosts%2F0001%2F1.log"

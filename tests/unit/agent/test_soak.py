@@ -11,13 +11,14 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
 from localcloud.testing import Client
+from tests.examples import examples
 from tpu_core.google import Call, Json
 
 from .conftest import TPU, Killed, state
 from .test_lives import HOUR, Limited
 from .test_recovery import BODY, objects, preempt, write
 
-FAULTS_IN_ALL, CHANCE = 1000, 0.1
+CHANCE = 0.1
 BUDGETS = {"preemption": 99, "failure": 99}
 
 
@@ -71,7 +72,7 @@ def test_a_thousand_faults_leave_nothing_running_and_nothing_unmade(
     agents = [Soaked(local_cloud, clock) for _ in range(2)]
     for agent in agents:
         agent.call = faults.around(agent.call)
-    while faults.struck < FAULTS_IN_ALL:
+    while faults.struck < examples(1000):
         google.post(f"{TPU}/nodes", BODY, nodeId="t")
         clock.advance(100.0)
         born, faults.strike = clock.now(), True

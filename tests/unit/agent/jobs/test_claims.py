@@ -11,13 +11,13 @@ from random import Random
 
 import pytest
 
+from tests.examples import examples
 from tests.unit.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore, Thing
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.queue import ENDED, QUEUED, Job, Queue, Spec, parse
 from tpu_core import paths as layout
 from tpu_core.lease import Holder, Lease
 
-SEEDS = 60
 MOST_SECONDS = 50_000.0
 
 
@@ -100,7 +100,7 @@ def play(seed: int, disk: Path) -> Play:
 @pytest.fixture(scope="module")
 def plays(tmp_path_factory: pytest.TempPathFactory) -> list[Play]:
     made = []
-    for seed in range(SEEDS):
+    for seed in range(examples(60)):
         disk = tmp_path_factory.mktemp("disk")
         made.append(play(seed, disk))
         shutil.rmtree(disk)

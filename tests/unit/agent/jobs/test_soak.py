@@ -6,14 +6,15 @@ import shutil
 from pathlib import Path
 from random import Random
 
+from tests.examples import examples
 from tests.unit.agent.jobs.faults import FAULTS, Scene
 
-FAULTS_IN_ALL, CHANCE, MOST_MOMENTS = 1000, 0.04, 20_000
+CHANCE, MOST_MOMENTS = 0.04, 20_000
 
 
 def test_a_thousand_faults_by_chance_change_no_result(tmp_path: Path) -> None:
     struck = seed = 0
-    while struck < FAULTS_IN_ALL:
+    while struck < examples(1000):
         chance = Random(seed)
         faults = {
             moment: chance.choice(list(FAULTS.values()))
