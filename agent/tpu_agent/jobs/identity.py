@@ -170,6 +170,9 @@ class JobMetadata:
                 """Say nothing: what this process writes is in the job's log."""
 
         class Server(ThreadingHTTPServer):
+            # The kernel drops what comes beyond, and the client tries again after seconds.
+            request_queue_size = _MOST
+
             def verify_request(self, request: object, client_address: object) -> bool:
                 """Keep this process able to open files: a job may connect as often as it likes."""
                 return threading.active_count() < _MOST
