@@ -247,7 +247,8 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_ends_with_one(
     ):
         google.post(url, json=body).raise_for_status()
     name = outputs["tpu_name"]
-    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", TELLS.format(met=str(tmp_path / "met")))
+    main = TELLS.format(met=str(tmp_path / "met"))
+    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", main)
     assert f"host 0 2 {name}-001:8476\n" in said
     bucket = outputs["bucket_url"].removeprefix("gs://")
     path = "jobs%2Fall%2Fhosts%2F0001%2F1.log"
