@@ -89,9 +89,13 @@ def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [name for name in Catalog().accelerators if name.startswith(incomplete)]
 
 
-def stack(help: str, *, required: bool = False) -> Callable[[_F], _F]:
-    """Declare `--stack`, the name of one stack."""
-    return click.option("--stack", "-s", shell_complete=stacks, required=required, help=help)
+SELECTED = "Pulumi's selected stack"
+
+
+def stack(help: str, default: str = SELECTED) -> Callable[[_F], _F]:
+    """Declare `--stack`, the name of one stack; by default the one of `tpustack.stacks.named`."""
+    about = f"{help}  [default: {default}]"
+    return click.option("--stack", "-s", shell_complete=stacks, help=about)
 
 
 def as_json(thing: str = "result") -> Callable[[_F], _F]:

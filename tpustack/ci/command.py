@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -23,14 +24,19 @@ from tpustack.cloud.google import Google
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
-from tpustack.stacks import load, path_of
+from tpustack.stacks import load, named, path_of
 
-_STACKS = click.option(
-    *("--stack", "-s", "stacks"),
-    shell_complete=console.stacks,
-    multiple=True,
-    help="A stack; may be repeated.",
-)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _stacks(default: str) -> Callable[[_F], _F]:
+    """Declare `--stack`, which may be repeated."""
+    about = f"A stack; may be repeated.  [default: {default}]"
+    return click.option(
+        *("--stack", "-s", "stacks"), shell_complete=console.stacks, multiple=True, help=about
+    )
+
+
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")
 _POLICIES = click.option(
     *("--policies-of", "policies"),
@@ -64,7 +70,7 @@ def command() -> None:
 
 @command.command("preview", short_help="Preview the stacks that a change touches.")
 @click.option("--base", help="Compare with this revision, such as origin/main.")
-@_STACKS
+@_stacks(f"those that --base touches, else {console.SELECTED}")
 @_REQUEST
 @click.option(
     "--reviewed",
@@ -90,7 +96,9 @@ def _preview(
     """
     chosen = _chosen(stacks, request)
     if not chosen and base is None:
-        raise errors.UsageError("nothing to preview. Use --base, --stack or --request")
+        # Pulumi asks the backend.
+        result.require_backend({})
+        chosen = [named(None)]
     if base is not None and request is None:
         files = pipeline.changed_files(root(), base)
         changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
@@ -101,7 +109,7 @@ def _preview(
 
 
 @command.command("deploy", short_help="Deploy stacks in the pipeline's order.")
-@_STACKS
+@_stacks("the pipeline's")
 @_REQUEST
 @click.option(
     "--branch", help="With --request: its branch. The PR stack is swept when that is gone."
@@ -138,7 +146,7 @@ def _deploy(
 
 
 @command.command("drift", short_help="Find manual changes.")
-@_STACKS
+@_stacks("the pipeline's")
 @_OUTPUT
 def _drift(stacks: tuple[str, ...], output: Path) -> None:
     """Detect manual changes. Writes neither the state nor the cloud."""
@@ -172,12 +180,14 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 
 
 @command.command("destroy", short_help="Delete a stack of the pipeline.")
-@console.stack("The stack.", required=True)
-@click.option("--confirm", required=True, help="The stack's name again.")
+@console.stack("The stack.")
+@click.option("--confirm", required=True, help="The stack's name.")
 @click.option("--delete-data", is_flag=True, help="Also delete buckets with forceDestroy.")
 @_OUTPUT
-def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
+def _destroy(stack: str | None, confirm: str, delete_data: bool, output: Path) -> None:
     """Destroy a stack of the pipeline, except protected resources."""
+    # The file of a PR stack is gone with its branch.
+    stack = stack or named(None)
     if stack != confirm:
         raise errors.UsageError(f"--confirm {confirm!r} doesn't match --stack {stack!r}")
     if not pipeline.REQUEST.fullmatch(stack):
@@ -351,8 +361,8 @@ def _guard() -> None:
 
 
 @command.command("limits", short_help="Delete a stack's TPUs that are past their limits.")
-@console.stack("The stack.", required=True)
-def _limits(stack: str) -> None:
+@console.stack("The stack.")
+def _limits(stack: str | None) -> None:
     """Delete a stack's TPUs past limits.timeToLiveHours.
 
     Run it on a schedule, because the VM that does it may be preempted, stopped or hung.
@@ -360,6 +370,7 @@ def _limits(stack: str) -> None:
     from tpu_agent.limits import LimitEnforcer
     from tpu_core import google, tpu
 
+    stack = named(stack)
     settings = load(stack)
     hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:

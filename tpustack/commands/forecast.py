@@ -235,11 +235,14 @@ def forecast_command(
         raise UsageError("say how long the training is: either --steps or --examples")
     if timed > 1:
         raise UsageError("--answers, --ledger and --step-seconds exclude each other")
+    priced = accelerator_type or region or answers
+    if not priced:
+        stack = stacks.named(stack)
     if stack is None:
         if region is None or (accelerator_type is None) == (answers is None):
-            raise UsageError("say --stack, or --region with either --accelerator-type or --answers")
+            raise UsageError("give --region with either --accelerator-type or --answers, or --stack")
         trainings = _read(answers, steps, examples) if answers else []
-    elif accelerator_type or region or answers:
+    elif priced:
         raise UsageError("--stack can't be combined with --accelerator-type, --region or --answers")
     else:
         settings, others = _of_stack(stack, catalog)

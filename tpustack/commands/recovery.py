@@ -16,15 +16,16 @@ from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
-from tpustack.engine.backend import name_of, users_own
+from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
 from tpustack.recovery.repair import Recovery
+from tpustack.stacks import named
 
 
 @click.command("recover")
-@console.stack("The stack to repair.  [default: Pulumi's selected stack]")
+@console.stack("The stack to repair.")
 @click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
 @click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
 def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
@@ -40,7 +41,7 @@ def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
     """
     if loop and yes:
         raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
-    stack = stack or name_of(None)
+    stack = stack or named(None)
     engine = users_own().select(stack, create=False)
     if loop:
         repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)

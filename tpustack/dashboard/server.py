@@ -51,7 +51,7 @@ _PATIENCE = 1
     *("--stack", "-s", "stacks"),
     multiple=True,
     shell_complete=console.stacks,
-    help="Show this stack; may be given several times. Without it and --bucket: all stacks.",
+    help="Show this stack; may be given several times.  [default: all, without --bucket]",
 )
 @click.option(
     *("--bucket", "buckets"),

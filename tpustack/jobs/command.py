@@ -268,7 +268,8 @@ _STACKS = click.option(
     *("--stack", "-s", "stacks"),
     multiple=True,
     shell_complete=console.stacks,
-    help="The queue of this stack; may be given several times, as --bucket may.",
+    help="The queue of this stack; may be given several times, as --bucket may.  "
+    f"[default: {console.SELECTED}]",
 )
 
 
@@ -329,6 +330,7 @@ def sweep_command(
     """
     # Asked first: hours later, at the eleventh trial, would be too late.
     sweeps.require_optuna()
+    stacks = _chosen(stacks, buckets)
     queues = _open_queues(stacks, buckets, submits=True)
     if given["command"] is None:
         given |= {"command": command_of(next(iter(stacks), None)), "framework": _FRAMEWORK}
@@ -340,15 +342,19 @@ def sweep_command(
         _drive(queues, record, begun, plot, as_json=as_json)
 
 
+def _chosen(stacks: tuple[str, ...], buckets: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the stacks that a person names; without any queue, Pulumi's selected stack."""
+    from tpustack.stacks import named
+
+    return stacks if stacks or buckets else (named(None),)
+
+
 def _open_queues(
     stacks: Sequence[str], buckets: Sequence[str], *, submits: bool = False
 ) -> list[Queue]:
-    """Return the queues that a person names. Raises UsageError if there is none."""
+    """Return the queues that a person names."""
     queues = [access.open_queue(stack, None, submits=submits) for stack in stacks]
-    queues += [access.open_queue(None, bucket) for bucket in buckets]
-    if not queues:
-        raise errors.UsageError("give --stack NAME or --bucket gs://BUCKET, once or several times")
-    return queues
+    return queues + [access.open_queue(None, bucket) for bucket in buckets]
 
 
 def _drive(
@@ -429,7 +435,7 @@ def trials_command(
     as_json: bool,
 ) -> None:
     """Show the trials of a sweep, as far as it has come; the first queue has its record."""
-    queues = _open_queues(stacks, buckets)
+    queues = _open_queues(_chosen(stacks, buckets), buckets)
     with access.explained(queues[0]):
         record = sweeps.Record(queues[0].store, sweep)
         found = record.read()

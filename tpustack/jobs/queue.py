@@ -2,7 +2,8 @@
 
 The queue itself is `tpu_agent.jobs.queue.Queue`, which the runner reads with the same code. This
 module finds its bucket, explains what the bucket refuses, and warns before a job waits in vain.
-`infra` and the engine take a while to load, so functions import them: `job list` needs neither.
+`infra` and the engine take a while to load, so functions import them: with --bucket, `job list`
+needs neither.
 """
 
 import contextlib
@@ -26,6 +27,18 @@ _SCHEME = "gs://"
 _NEW = "it has no bucket yet"
 
 
+def stack_of(stack: str | None, bucket: str | None) -> str | None:
+    """Return the stack whose queue the options name; None for a bucket's.
+
+    Without options it is Pulumi's selected stack. Raises UsageError for both options at once.
+    """
+    from tpustack.stacks import named
+
+    if stack is not None and bucket is not None:
+        raise UsageError(f"--stack {stack} and --bucket {bucket} both name a queue. Use one of them")
+    return named(None) if bucket is None and stack is None else stack
+
+
 def open_queue(
     stack: str | None, bucket: str | None, *, submits: bool = False, managed: bool = False
 ) -> Queue:
@@ -38,10 +51,8 @@ def open_queue(
         managed: whether it must be one whose jobs Vertex AI runs.
 
     Raises:
-        UsageError: neither or both are given, or the stack runs no jobs.
+        UsageError: the stack runs no jobs, or the bucket's name is wrong.
     """
-    if (stack is None) == (bucket is None):
-        raise UsageError("give either --stack NAME or --bucket gs://BUCKET")
     if managed and stack is None:
         raise UsageError("--on vertex needs --stack NAME, whose account and network the job gets")
     if stack is None:

@@ -10,7 +10,7 @@ from tests.unit.tpustack.conftest import Run
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["preview"], "Use --base, --stack or --request"),
+        (["preview"], "PULUMI_BACKEND_URL is not set"),
         (["preview", "--base", "origin/nosuch"], "`git merge-base origin/nosuch HEAD` failed"),
         (["deploy", "--request", "7"], "use --request and --branch together"),
         (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' does not exist"),

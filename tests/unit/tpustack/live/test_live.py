@@ -342,9 +342,3 @@ def test_the_table_has_a_line_for_each_question(live: Live, run: Run) -> None:
 def test_a_file_with_problems_is_not_asked_about(live: Live) -> None:
     code, found = live(zone="us-central1-z")
     assert (code, found) == (2, {})
-
-
-def test_it_asks_about_one_stack(project: Path, run: Run) -> None:
-    done = run("check", "--live")
-    assert done.code == 2
-    assert "name it with --stack" in done.err
