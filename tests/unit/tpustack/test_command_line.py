@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,6 +190,36 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0
     assert [line for line in done.stdout.splitlines() if len(line) > columns] == []
+
+
+SHOWING = """
+import sys
+import click
+from rich.console import Console
+from tpustack.__main__ import cli, main
+
+@cli.command("show")
+def show():
+    Console(force_terminal=True).print("\u25cf step \u2026", style="bold red")
+    click.echo("loss \u2013")
+
+sys.argv = ["tpustack", "show"]
+main()
+"""
+
+
+# Click takes ASCII for a mistake of the environment, and writes UTF-8.
+@pytest.mark.parametrize(
+    ("encoding", "loss"), [("latin-1", b"loss ?"), ("ascii", b"loss \xe2\x80\x93")]
+)
+def test_a_terminal_without_unicode_and_colour_gets_question_marks_and_plain_text(
+    encoding: str, loss: bytes
+) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1", "TERM": "dumb"}
+    command = [sys.executable, "-c", SHOWING]
+    done = subprocess.run(command, env=plain, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines() == [b"? step ?", loss]
 
 
 def test_a_pipe_gets_each_row_as_one_line_with_all_columns() -> None:
