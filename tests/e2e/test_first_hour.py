@@ -9,30 +9,28 @@ from __future__ import annotations
 
 import os
 import re
-import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from pip._internal.models.index import PyPI
 
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.parse import load_stack_file
 from localcloud.app import LocalCloud, resource_names, soft_deleted_bytes
 from localcloud.core import projects
-from localcloud.core.call import Principal, Request, Response
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.server.proxy import Egress
 from localcloud.services.oauth2 import SCOPES
 from localcloud.services.storage.records import DELETED
 from localcloud.services.tpu import hosts
 from localcloud.services.tpu.catalog import accelerators
 from localcloud.testing import Client
+from tests.watch import WayOut, asked_hosts, configured_indexes
 from tpustack.commands.init import runtime_for
 
 from .engineer import Engineer, Life
@@ -89,30 +87,10 @@ def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def asked() -> Iterator[set[str]]:
     """The hosts that are not Google's and that anything asked, machines included."""
-    hosts_asked: set[str] = set()
-    tunnel, fetch = Egress.tunnel, Egress.fetch
-
-    def noted_tunnel(egress: Egress, host: str, port: int) -> socket.socket:
-        hosts_asked.add(host)
-        return tunnel(egress, host, port)
-
-    def noted_fetch(egress: Egress, request: Request, url: str) -> Response:
-        hosts_asked.add(request.host)
-        return fetch(egress, request, url)
-
-    monkeypatch.setattr(Egress, "tunnel", noted_tunnel)
-    monkeypatch.setattr(Egress, "fetch", noted_fetch)
-    return hosts_asked
-
-
-def configured_indexes() -> set[str]:
-    """The hosts that the settings of pip, uv, Pulumi, npm and Go name, and pip's own."""
-    names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "TPUSTACK_PULUMI_RELEASES", "npm_config_registry")
-    urls = [os.environ.get(name, "") for name in names]
-    urls += re.split("[,|]", os.environ.get("GOPROXY", ""))
-    return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
+    with asked_hosts() as hosts:
+        yield hosts
 
 
 def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engineer:
@@ -180,3 +158,26 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
     assert cloud.cloud.machines.processes() == []
     # As docs/commands.md says, Pulumi's own command asks for its newest release.
     assert asked <= {*configured_indexes(), "api.pulumi.com", "127.0.0.1"}
+
+
+def test_make_setup_asks_the_configured_index_alone(tmp_path: Path) -> None:
+    settings = {name: value for name, value in os.environ.items() if name[:3] not in ("PIP", "UV_")}
+    settings |= {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "0", "UV_NO_CONFIG": "1"}
+    settings["PIP_INDEX_URL"] = "https://index.invalid/simple"
+    command = [sys.executable, "tools/make_venv.py", "--deploy", "--into", str(tmp_path / "venv")]
+    way_out = WayOut()
+    way_out.start()
+    with asked_hosts(answer=False) as hosts:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=settings | way_out.variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    way_out.stop()
+    assert done.returncode == 1
+    assert "-m pip install" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert hosts == {"index.invalid"}
