@@ -149,5 +149,7 @@ def configured_indexes() -> set[str]:
     if npm := shutil.which("npm"):
         # Its setting may be in a file of the person's or of the machine's.
         words = [npm, "config", "get", "registry"]
-        urls.append(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+        urls.append(
+            subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        )
     return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}

@@ -92,10 +92,14 @@ def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 SELECTED = "Pulumi's selected stack"
 
 
-def stack(help: str, default: str = SELECTED) -> Callable[[_F], _F]:
-    """Declare `--stack`, the name of one stack; by default the one of `tpustack.stacks.named`."""
-    about = f"{help}  [default: {default}]"
-    return click.option("--stack", "-s", shell_complete=stacks, help=about)
+def stack(help: str, default: str = SELECTED, *, several: bool = False) -> Callable[[_F], _F]:
+    """Declare `--stack`, or with `several` the option that hands over `stacks`.
+
+    By default it is the stack of `tpustack.stacks.named`.
+    """
+    names = ("--stack", "-s", *(["stacks"] if several else []))
+    about = f"{help}{' May be repeated.' if several else ''}  [default: {default}]"
+    return click.option(*names, shell_complete=stacks, multiple=several, help=about)
 
 
 def as_json(thing: str = "result") -> Callable[[_F], _F]:

@@ -101,7 +101,7 @@ def named(stack: str | None) -> str:
     from tpustack.engine.backend import users_own
 
     if (selected := users_own().selected()) is None:
-        raise UsageError("no stack is selected. Name one with --stack, or run `pulumi stack select`")
+        raise UsageError("no stack is selected. Name one with --stack or `pulumi stack select`")
     return selected
 
 

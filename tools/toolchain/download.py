@@ -42,7 +42,9 @@ def engine() -> Path:
     return cache.entry(
         _entry_name(),
         make=_download_engine,
-        waiting=lambda: processes.say("waiting for another process, which is downloading the engine"),
+        waiting=lambda: processes.say(
+            "waiting for another process, which is downloading the engine"
+        ),
     )
 
 
@@ -59,8 +61,7 @@ def provider(engine_path: Path) -> Path:
     plugin = plugins.installed()
     if plugin is None:
         raise pins.ToolchainError(
-            f"`pulumi plugin install resource gcp {pins.PROVIDER_VERSION}` ended without an error, "
-            "but Pulumi's home has no such plugin"
+            "pulumi installed the gcp plugin, but its home has no such plugin"
         )
     return plugin
 

@@ -35,7 +35,9 @@ def build(module: pins.Module) -> Path:
     return cache.entry(
         cache.build_key(module),
         make=lambda folder: _build_into(folder, module),
-        waiting=lambda: processes.say(f"waiting for another process, which is building {module.name}"),
+        waiting=lambda: processes.say(
+            f"waiting for another process, which is building {module.name}"
+        ),
     )
 
 

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -26,17 +25,7 @@ from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
 from tpustack.stacks import load, named, path_of
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _stacks(default: str) -> Callable[[_F], _F]:
-    """Declare `--stack`, which may be repeated."""
-    about = f"A stack; may be repeated.  [default: {default}]"
-    return click.option(
-        *("--stack", "-s", "stacks"), shell_complete=console.stacks, multiple=True, help=about
-    )
-
-
+_STACKS = console.stack("A stack.", "the pipeline's", several=True)
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")
 _POLICIES = click.option(
     *("--policies-of", "policies"),
@@ -70,7 +59,7 @@ def command() -> None:
 
 @command.command("preview", short_help="Preview the stacks that a change touches.")
 @click.option("--base", help="Compare with this revision, such as origin/main.")
-@_stacks(f"those that --base touches, else {console.SELECTED}")
+@console.stack("A stack.", f"those --base touches, else {console.SELECTED}", several=True)
 @_REQUEST
 @click.option(
     "--reviewed",
@@ -109,7 +98,7 @@ def _preview(
 
 
 @command.command("deploy", short_help="Deploy stacks in the pipeline's order.")
-@_stacks("the pipeline's")
+@_STACKS
 @_REQUEST
 @click.option(
     "--branch", help="With --request: its branch. The PR stack is swept when that is gone."
@@ -146,7 +135,7 @@ def _deploy(
 
 
 @command.command("drift", short_help="Find manual changes.")
-@_stacks("the pipeline's")
+@_STACKS
 @_OUTPUT
 def _drift(stacks: tuple[str, ...], output: Path) -> None:
     """Detect manual changes. Writes neither the state nor the cloud."""

@@ -1,4 +1,4 @@
-"""`tpustack recover`: repairs a stack whose update was killed, or whose TPU Google took away.
+"""`tpustack recover`: repairs a stack after an interrupted update or a preempted TPU.
 
 It does from outside what the agent does on a machine: once, or in a loop for stacks whose machines
 can't. What the state knows decides what is recreated, so a preview afterwards shows no change.
@@ -29,7 +29,7 @@ from tpustack.stacks import named
 @click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
 @click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
 def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
-    """Repair a stack whose update was killed, or whose TPU Google took away.
+    """Repair a stack after an interrupted update or a preempted TPU.
 
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
     resources that were being created and exist by now.

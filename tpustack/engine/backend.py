@@ -84,7 +84,9 @@ class Backend:
 
     def selected(self) -> str | None:
         """Return the stack that `pulumi stack select` chose; None without one."""
-        with _failing("Pulumi can't tell which stack is selected. Name one with --stack. It said: "):
+        with _failing(
+            "Pulumi can't tell which stack is selected. Name one with --stack. It said: "
+        ):
             selected = self._workspace.stack()
         return selected.name if selected else None
 

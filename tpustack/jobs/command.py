@@ -1,4 +1,4 @@
-"""`tpustack job`: submit programs to a stack's queue, and look after them.
+"""`tpustack job`: submit and manage jobs in a stack's queue.
 
 Completion in shells loads this module at each press of a key, so tables, settings and the engine
 are imported by the functions that need them.
@@ -34,7 +34,7 @@ _RECENT = 86400
 # Nothing of it is later: the class suggests a name for one that is not there.
 @click.group("job", cls=console.LazyGroup, later={})
 def command() -> None:
-    """Submit any program to a stack's queue, and look after it.
+    """Submit and manage jobs in a stack's queue.
 
     The stack's bucket has everything: this computer may be turned off, and the VM may be lost.
     """
@@ -89,7 +89,7 @@ def submit(
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
         elif on_demand and not on_demand[1].limits.any:
             warnings.append(
-                f"nothing takes the TPU of the stack {stack} down after the job: give "
+                f"nothing deletes the TPU of the stack {stack} after the job. Use "
                 "--idle-stop MINUTES, or set limits.idleMinutes"
             )
     for warning in filter(None, warnings):
@@ -263,14 +263,10 @@ _TRAINER = (
 _BEST, _COMPLETE, _PRUNED = "#1b7837", "#2166ac", "#b0b0b0"
 # The options that are fields of a Sweep under the same names.
 _SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "seed")
-_BUCKETS = click.option("--bucket", "buckets", multiple=True, help="This bucket's queue: gs://B.")
-_STACKS = click.option(
-    *("--stack", "-s", "stacks"),
-    multiple=True,
-    shell_complete=console.stacks,
-    help="The queue of this stack; may be given several times, as --bucket may.  "
-    f"[default: {console.SELECTED}]",
+_BUCKETS = click.option(
+    "--bucket", "buckets", multiple=True, help="This bucket's queue: gs://B. May be repeated."
 )
+_STACKS = console.stack("The queue of this stack.", several=True)
 
 
 def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:

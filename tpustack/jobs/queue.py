@@ -35,7 +35,7 @@ def stack_of(stack: str | None, bucket: str | None) -> str | None:
     from tpustack.stacks import named
 
     if stack is not None and bucket is not None:
-        raise UsageError(f"--stack {stack} and --bucket {bucket} both name a queue. Use one of them")
+        raise UsageError(f"--stack {stack} and --bucket {bucket} name two queues. Use one of them")
     return named(None) if bucket is None and stack is None else stack
 
 

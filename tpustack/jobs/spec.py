@@ -121,7 +121,7 @@ _OF_VERTEX = (
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
     click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
     IMAGE,
-    click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may take away."),
+    click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may preempt."),
 )
 
 
