@@ -95,7 +95,7 @@ SELECTED = "Pulumi's selected stack"
 def stack(help: str, default: str = SELECTED, *, several: bool = False) -> Callable[[_F], _F]:
     """Declare `--stack`, or with `several` the option that hands over `stacks`.
 
-    By default it is the stack of `tpustack.stacks.named`.
+    By default it is the stack of `tpustack.engine.named`.
     """
     names = ("--stack", "-s", *(["stacks"] if several else []))
     about = f"{help}{' May be repeated.' if several else ''}  [default: {default}]"

@@ -89,22 +89,6 @@ def sound(stack: str, catalog: Catalog) -> StackSettings:
     return settings
 
 
-def named(stack: str | None) -> str:
-    """Return the stack that `--stack` names, or without it the one that Pulumi selected.
-
-    All commands about one stack ask this. Raises UsageError if there is none.
-    """
-    if stack is not None:
-        require_file(stack)
-        return stack
-    # The engine's library takes seconds to load.
-    from tpustack.engine.backend import users_own
-
-    if (selected := users_own().selected()) is None:
-        raise UsageError("no stack is selected. Name one with --stack or `pulumi stack select`")
-    return selected
-
-
 def require_file(stack: str) -> None:
     """Raise UsageError if no file makes `stack` a stack."""
     if not path_of(stack).exists():

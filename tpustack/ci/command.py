@@ -20,10 +20,10 @@ from infra.settings import parse
 from tpustack import console, errors
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
-from tpustack.engine import toolchain
+from tpustack.engine import named, toolchain
 from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
-from tpustack.stacks import load, named, path_of
+from tpustack.stacks import load, path_of
 
 _STACKS = console.stack("A stack.", "the pipeline's", several=True)
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")

@@ -23,6 +23,7 @@ from infra.settings.base import Problem
 from infra.settings.machines import Capacity
 from tpu_core.words import duration, money, plural
 from tpustack import console, errors, stacks
+from tpustack.engine import named
 from tpustack.errors import UsageError
 
 # --- One run: its seconds with and without a TPU
@@ -239,7 +240,7 @@ def forecast_command(
         raise UsageError("--answers, --ledger and --step-seconds exclude each other")
     priced = accelerator_type or region or answers
     if not priced:
-        stack = stacks.named(stack)
+        stack = named(stack)
     if stack is None:
         if region is None or (accelerator_type is None) == (answers is None):
             raise UsageError(

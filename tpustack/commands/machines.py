@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from tpustack import console, errors
+from tpustack.engine import named
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -141,7 +142,7 @@ def _machine(stack: str | None, tpu: bool, host: int | None) -> Machine:
     """
     from tpustack import stacks
 
-    stack = stacks.named(stack)
+    stack = named(stack)
     settings = stacks.load(stack)
     machine = find_machine(stack, settings, tpu, host)
     network = settings.network

@@ -16,12 +16,12 @@ from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
+from tpustack.engine import named
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
 from tpustack.recovery.repair import Recovery
-from tpustack.stacks import named
 
 
 @click.command("recover")

@@ -15,6 +15,7 @@ from infra.catalog import Catalog
 from infra.settings import machines
 from tpu_core.words import plural
 from tpustack import console, errors, project, stacks
+from tpustack.engine import named
 
 
 @click.command("check")
@@ -32,7 +33,7 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     """
     catalog = Catalog()
     if live:
-        sys.exit(_live(stacks.named(stack), catalog, as_json=as_json))
+        sys.exit(_live(named(stack), catalog, as_json=as_json))
     # One wrong file hides no other: a pipeline shows them all in one run.
     names = stacks.all_stacks() if stack is None else [stack]
     reports = [stacks.check(name, catalog) for name in names]
@@ -149,7 +150,7 @@ def cost_command(
     }
     given = [name for name, value in others.items() if value is not None]
     if not given:
-        stack = stacks.named(stack)
+        stack = named(stack)
         # What is not built yet costs nothing; everything else should be right first.
         settings = stacks.sound(stack, catalog)
         estimate = cost.of_stack(settings, stack, catalog, hours)
@@ -200,7 +201,7 @@ def permissions_command(stack: str | None, look: bool) -> None:
     Budgets need a role on the billing account, and buckets that stay one under a condition. The
     file names both.
     """
-    stack = stacks.named(stack)
+    stack = named(stack)
     # Google's predefined roles allow more than the stack's own resources take.
     kinds = (deployer.READ,) if look else deployer.ALL
     settings = stacks.load(stack)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import click
 
 from tpustack import console, errors
+from tpustack.engine import named
 from tpustack.logs.diagnosis import CAUSE, FIX, Excerpt, Finding, diagnose, errors_page, translated
 
 
@@ -33,7 +34,7 @@ def follow_command(stack: str | None, verbose: bool) -> None:
     from tpustack import stacks
     from tpustack.logs.serial import follow
 
-    stack = stacks.named(stack)
+    stack = named(stack)
     outputs = _outputs(stack)
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:
@@ -75,7 +76,7 @@ def logs_command(stack: str | None) -> None:
     from tpustack.cloud.google import Google
     from tpustack.logs.serial import logged_lines
 
-    stack = stacks.named(stack)
+    stack = named(stack)
     settings = stacks.load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
     # By names alone: the engine's outputs are gone after `pulumi destroy`.
@@ -163,7 +164,7 @@ def _what_fits(stack: str | None) -> str:
     from tpu_training.compile import largest_batch
     from tpustack import stacks
 
-    settings = stacks.load(stacks.named(stack))
+    settings = stacks.load(named(stack))
     answer = stacks.answer_of(settings)[1]
     known = largest_batch(answer) if answer else None
     return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
@@ -243,7 +244,7 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
         from tpustack import stacks
 
         # By the stack's settings as they are now: the ledger has none of its own.
-        name = stacks.named(stack)
+        name = named(stack)
         estimate = cost.of_stack(stacks.load(name), name, catalog.Catalog())
         money = goodput.money_of(total, estimate)
     if plot:

@@ -15,12 +15,11 @@ from pulumi import automation
 from pulumi.automation.errors import create_command_error
 
 from tpustack.console import Interrupted, hurry
-from tpustack.engine import toolchain
+from tpustack.engine import named, toolchain
 from tpustack.engine.stack import Stack, explained, reason
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
 from tpustack.recovery import locks as locking
-from tpustack.stacks import named
 
 
 class _Workspace(automation.LocalWorkspace):

@@ -20,6 +20,7 @@ import click
 from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths, records
 from tpustack import console, errors
+from tpustack.engine import named
 from tpustack.jobs import job as jobs
 from tpustack.jobs import queue as access
 from tpustack.jobs import spec as options
@@ -340,8 +341,6 @@ def sweep_command(
 
 def _chosen(stacks: tuple[str, ...], buckets: tuple[str, ...]) -> tuple[str, ...]:
     """Return the stacks that a person names; without any queue, Pulumi's selected stack."""
-    from tpustack.stacks import named
-
     return stacks if stacks or buckets else (named(None),)
 
 

@@ -16,6 +16,7 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack import console
 from tpustack.cloud.google import Google, Nodes
+from tpustack.engine import named
 from tpustack.errors import Denied, Missing, TpustackError, UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def stack_of(stack: str | None, bucket: str | None) -> str | None:
 
     Without options it is Pulumi's selected stack. Raises UsageError for both options at once.
     """
-    from tpustack.stacks import named
-
     if stack is not None and bucket is not None:
         raise UsageError(f"--stack {stack} and --bucket {bucket} name two queues. Use one of them")
     return named(None) if bucket is None and stack is None else stack
