@@ -200,7 +200,7 @@ def _convert(source: str) -> None:
     target = project.demo() / "data"
     manifest = target / "manifest.json"
     code = project.root() / "training" / "tpu_training" / "data"
-    if manifest.exists() and Path(source).is_dir():
+    if manifest.exists() and json.loads(manifest.read_text("utf-8"))["name"] == Path(source).name:
         made = manifest.stat().st_mtime
         sources = (*Path(source).glob("*"), *code.rglob("*.py"))
         if all(each.stat().st_mtime < made for each in sources):
