@@ -127,7 +127,9 @@ def _engine_on_path() -> Engine | None:
     found = ".".join(map(str, version or ()))
     if not pins.engine_suits(version):
         oldest, below = (".".join(map(str, v)) for v in (pins.ENGINE_OLDEST, pins.ENGINE_BELOW))
-        say(f"the pulumi on PATH is {found or 'of unknown version'}, not {oldest} to {below}")
+        say(
+            f"the pulumi on PATH is {found or 'of unknown version'}, not {oldest} or later, below {below}"
+        )
         return None
     if host is None or len(scripts) < len(pins.HOST_SCRIPTS):
         lacking = " and ".join(

@@ -178,7 +178,7 @@ def _destroy(stack: str | None, confirm: str, delete_data: bool, output: Path) -
     # The file of a PR stack is gone with its branch.
     stack = stack or named(None)
     if stack != confirm:
-        raise errors.UsageError(f"--confirm {confirm!r} doesn't match --stack {stack!r}")
+        raise errors.UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
     if not pipeline.REQUEST.fullmatch(stack):
         # An environment that is not listed has no approval.
         pipeline.require_listed([stack], pipeline.load_pipeline(root()))
