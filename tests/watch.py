@@ -11,7 +11,7 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from urllib.parse import urlsplit
 
 import psutil
@@ -89,8 +89,8 @@ def _lives(process: psutil.Process) -> bool:
 # goes past it.
 
 
-class WayOut(Listener):
-    """A proxy that passes everything on, Google's names too."""
+class _WayOut(Listener):
+    """A proxy that answers for no host, not even Google's. `asked_hosts` sets what is reached."""
 
     def __init__(self) -> None:
         def refuse(request: Request) -> Response:
@@ -104,28 +104,23 @@ class WayOut(Listener):
         """Answer for no host."""
         return False
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables by which programs find it."""
-        names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-        own = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
-        return {**dict.fromkeys(names, f"http://127.0.0.1:{self.port}"), **own}
-
 
 @contextlib.contextmanager
-def asked_hosts(*, answer: bool = True) -> Iterator[set[str]]:
-    """Keep the hosts that proxies in this process, also those of a local cloud, pass on to.
+def asked_hosts(reached: Collection[str] = ()) -> Iterator[tuple[set[str], dict[str, str]]]:
+    """Keep the hosts that a proxy is asked for, and give the variables by which programs find it.
+
+    Local clouds in this process are heard, too.
 
     Args:
-        answer: whether they get there; else a client sees an unreachable host.
+        reached: the hosts that are reached. All others are unreachable, as without a network.
     """
     hosts: set[str] = set()
     tunnel, fetch = Egress.tunnel, Egress.fetch
 
     def note(host: str) -> None:
         hosts.add(host)
-        if not answer:
-            raise OSError("this test lets nothing out")
+        if host not in reached:
+            raise OSError(f"this test doesn't reach {host}")
 
     def noted_tunnel(egress: Egress, host: str, port: int) -> socket.socket:
         note(host)
@@ -138,7 +133,18 @@ def asked_hosts(*, answer: bool = True) -> Iterator[set[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Egress, "tunnel", noted_tunnel)
         patch.setattr(Egress, "fetch", noted_fetch)
-        yield hosts
+        way_out = _WayOut()
+        way_out.start()
+        proxy = f"http://127.0.0.1:{way_out.port}"
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+        variables = dict.fromkeys(names, proxy)
+        variables |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
+        # npm would wait for 70 seconds to ask twice more.
+        variables["npm_config_fetch_retries"] = "0"
+        try:
+            yield hosts, variables
+        finally:
+            way_out.stop()
 
 
 def configured_indexes() -> set[str]:
@@ -152,4 +158,5 @@ def configured_indexes() -> set[str]:
         urls.append(
             subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
         )
-    return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
+    hosts = {urlsplit(url).hostname for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
+    return {host for host in hosts if host}

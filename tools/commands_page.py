@@ -52,8 +52,8 @@ with the exit code of the job.
 | `npm_config_registry` | npm registry, for datasets that Google's mirror lacks |
 | `PULUMI_SKIP_UPDATE_CHECK=true` | `pulumi` doesn't ask api.pulumi.com for its newest release |
 
-Besides Google's names, `make demo` and the commands of [Your first TPU](first-tpu.md) ask only these
-hosts. The end-to-end tests record what is asked.
+Besides Google's names, `make setup`, `make demo` and [Your first TPU](first-tpu.md) ask only these
+hosts. Tests record what is asked.
 """
 _PARAMETERS = f"""\
 ### Parameters of a training

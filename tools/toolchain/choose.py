@@ -127,9 +127,7 @@ def _engine_on_path() -> Engine | None:
     found = ".".join(map(str, version or ()))
     if not pins.engine_suits(version):
         oldest, below = (".".join(map(str, v)) for v in (pins.ENGINE_OLDEST, pins.ENGINE_BELOW))
-        say(
-            f"the pulumi on PATH is {found or 'of unknown version'}, not {oldest} or later, below {below}"
-        )
+        say(f"the pulumi on PATH is {found or 'unknown'}, not {oldest} or later, below {below}")
         return None
     if host is None or len(scripts) < len(pins.HOST_SCRIPTS):
         lacking = " and ".join(
