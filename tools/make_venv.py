@@ -43,8 +43,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         print(
             f"error: `{' '.join(map(str, error.cmd))}` failed with exit code "
-            f"{error.returncode}; its output is above. Nothing else was changed; run make again "
-            "once the cause is removed.",
+            f"{error.returncode}. Its output is above. Remove the cause and run make again.",
             file=sys.stderr,
         )
         return 1
@@ -84,10 +83,10 @@ def _runs(python: str) -> bool:
 def _no_python() -> str:
     have = ".".join(map(str, sys.version_info[:2]))
     return (
-        f"error: TensorFlow 2.19.1 has no wheel for Python {have}, and no Python 3.10, 3.11 or "
-        "3.12 was found.\n"
-        "uv gets one that has: pip install uv && uv python install 3.12, then run make again\n"
-        "(or name an interpreter: make demo PYTHON=/path/to/python3.12)."
+        f"error: TensorFlow 2.19.1 has no wheel for Python {have}, and PATH has no Python 3.10, "
+        "3.11 or 3.12.\n"
+        "Install one with uv: `pip install uv && uv python install 3.12`. Then run make again.\n"
+        "To use another interpreter, name it: `make demo PYTHON=/path/to/python3.12`."
     )
 
 
@@ -96,7 +95,7 @@ def _install(python: str, venv: Path, lock: Path) -> None:
     # uv reads its own setting for the index, not that of pip.
     if index := environment.get("PIP_INDEX_URL"):
         environment.setdefault("UV_DEFAULT_INDEX", index)
-    print(f"making {venv.name} with {python} …", file=sys.stderr)
+    print(f"creating {venv.name} with {python} …", file=sys.stderr)
     _run([python, "-m", "venv", "--clear", str(venv)], environment)
     venv_python = str(venv / "bin" / "python")
     with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,7 @@ def main(name: str, *arguments: str) -> int:
     try:
         folder = gobuild.build(pins.SCANNERS[name])
     except (pins.ToolchainError, OSError) as error:
-        processes.say(f"failed: {pins.without_hosts(str(error))}")
+        processes.say(f"error: {pins.without_hosts(str(error))}")
         return 1
     return subprocess.run([folder / name, *arguments], check=False).returncode
 

@@ -5,6 +5,7 @@ starts this program at each press of the tab key. So the help of all commands is
 """
 
 import contextlib
+import io
 import sys
 from typing import NoReturn
 
@@ -102,6 +103,10 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; print an expected error as one message, without a traceback."""
+    # What a terminal has no character for is a question mark there, and ends no command.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         with console.handled():
             code = cli.main(prog_name="tpustack", standalone_mode=False)

@@ -89,9 +89,17 @@ def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [name for name in Catalog().accelerators if name.startswith(incomplete)]
 
 
-def stack(help: str, *, required: bool = False) -> Callable[[_F], _F]:
-    """Declare `--stack`, the name of one stack."""
-    return click.option("--stack", "-s", shell_complete=stacks, required=required, help=help)
+SELECTED = "Pulumi's selected stack"
+
+
+def stack(help: str, default: str = SELECTED, *, several: bool = False) -> Callable[[_F], _F]:
+    """Declare `--stack`, or with `several` the option that hands over `stacks`.
+
+    By default it is the stack of `tpustack.engine.named`.
+    """
+    names = ("--stack", "-s", *(["stacks"] if several else []))
+    about = f"{help}{' May be repeated.' if several else ''}  [default: {default}]"
+    return click.option(*names, shell_complete=stacks, multiple=several, help=about)
 
 
 def as_json(thing: str = "result") -> Callable[[_F], _F]:

@@ -26,9 +26,13 @@ from tpustack import console, errors, project
 
 
 @click.command("dataset")
-@click.argument("name", type=click.Choice(["mnist", "fashion-mnist", "wordnet-nouns"]))
+@click.argument(
+    "name", metavar="NAME", type=click.Choice(["mnist", "fashion-mnist", "wordnet-nouns"])
+)
 def command(name: str) -> None:
     """Fetch a dataset once and print the source for `tpu-training data convert`.
+
+    NAME is mnist, fashion-mnist or wordnet-nouns.
 
     tpu-training data convert --name fashion-mnist --output data
     --source "$(tpustack dataset fashion-mnist)"

@@ -1,4 +1,4 @@
-"""`tpustack demo`: every step from an empty machine to a trained model and back to nothing.
+"""`tpustack demo`: every step from an empty machine to a trained model, then deletes all of it.
 
 It uses the same stack files, engine, agent and trainer as a real deployment; only the environment
 leads Google's clients to the local cloud. What it measures is written to .demo/summary.json.
@@ -35,9 +35,9 @@ from tpustack.logs.serial import follow
     type=click.Choice(["vm", "node"]),
     default="vm",
     show_default=True,
-    help="A TPU VM, or the classic TPU node.",
+    help="A TPU VM, or a TPU Node (legacy).",
 )
-@click.option("--keep", is_flag=True, help="Leave the stack and the local cloud up.")
+@click.option("--keep", is_flag=True, help="Keep the stack and the local cloud running.")
 @click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
 def command(architecture: str, keep: bool, verbose: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
@@ -45,7 +45,7 @@ def command(architecture: str, keep: bool, verbose: bool) -> None:
     Demo(architecture, keep=keep, console=Console(highlight=False), verbose=verbose).run()
 
 
-_ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
+_ADVICE = "`make demo KEEP=1` keeps the stack running, to explore it"
 STACKS = {"vm": "local", "node": "local-node"}
 
 
@@ -161,7 +161,7 @@ class Demo:
 
     def _explain(self, outputs: dict[str, Any]) -> None:
         self._print(
-            "\nEverything is still up. To look around:\n"
+            "\nThe stack is still running. To explore it:\n"
             '  eval "$(.venv/bin/tpustack local env --backend)"  # for the local cloud\n'
             f"  .venv/bin/tpustack dashboard --stack {self.stack}\n"
             f"  pulumi stack output --stack {self.stack}\n"
@@ -170,7 +170,7 @@ class Demo:
             "  .venv/bin/tensorboard --load_fast=false --logdir "
             f"{outputs['job_url']}/tensorboard\n"
             f"  .venv/bin/tpustack local logs {outputs['vm_name']}\n"
-            "To take it down:\n"
+            "To delete it:\n"
             f"  pulumi destroy --yes --stack {self.stack}\n"
             "  .venv/bin/tpustack local stop"
         )
@@ -200,7 +200,7 @@ def _convert(source: str) -> None:
     target = project.demo() / "data"
     manifest = target / "manifest.json"
     code = project.root() / "training" / "tpu_training" / "data"
-    if manifest.exists() and Path(source).is_dir():
+    if manifest.exists() and json.loads(manifest.read_text("utf-8"))["name"] == Path(source).name:
         made = manifest.stat().st_mtime
         sources = (*Path(source).glob("*"), *code.rglob("*.py"))
         if all(each.stat().st_mtime < made for each in sources):

@@ -24,7 +24,7 @@ class Metadata:
     AGENT: Final = "agent"
     """The agent as one Python file."""
     LIMITS: Final = "limits"
-    """When the TPU is taken down and whether it is recreated: JSON of Limits."""
+    """When the TPU is stopped or deleted and whether it is recreated: JSON of Limits."""
     MESSAGES: Final = "messages"
     """What the agent reports, and where: JSON of Messages."""
     JOBS: Final = "training-jobs"

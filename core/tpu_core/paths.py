@@ -10,7 +10,7 @@ rejected/                    copies of damaged objects, each with the reason
 limits/                      what limits have done
 queue/NAME.json              a job and what became of it
 bell                         written after each change that the runner should see at once
-idle-stop.json               after how many minutes without a job the TPU is taken down
+idle-stop.json               after how many minutes without a job the TPU is deleted
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
 runners/TPU.json             the lease of the machine that runs jobs on a TPU
 slices/TPU.json              which attempt runs on all hosts of a TPU

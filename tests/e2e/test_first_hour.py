@@ -7,32 +7,28 @@ The local cloud takes time where people wait on Google (see `hurry`).
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
-from pip._internal.models.index import PyPI
 
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.parse import load_stack_file
 from localcloud.app import LocalCloud, resource_names, soft_deleted_bytes
 from localcloud.core import projects
-from localcloud.core.call import Principal, Request, Response
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.server.proxy import Egress
 from localcloud.services.oauth2 import SCOPES
 from localcloud.services.storage.records import DELETED
 from localcloud.services.tpu import hosts
 from localcloud.services.tpu.catalog import accelerators
 from localcloud.testing import Client
+from tests.watch import asked_hosts, configured_indexes
 from tpustack.commands.init import runtime_for
 
 from .engineer import Engineer, Life
@@ -89,30 +85,10 @@ def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def asked() -> Iterator[set[str]]:
     """The hosts that are not Google's and that anything asked, machines included."""
-    hosts_asked: set[str] = set()
-    tunnel, fetch = Egress.tunnel, Egress.fetch
-
-    def noted_tunnel(egress: Egress, host: str, port: int) -> socket.socket:
-        hosts_asked.add(host)
-        return tunnel(egress, host, port)
-
-    def noted_fetch(egress: Egress, request: Request, url: str) -> Response:
-        hosts_asked.add(request.host)
-        return fetch(egress, request, url)
-
-    monkeypatch.setattr(Egress, "tunnel", noted_tunnel)
-    monkeypatch.setattr(Egress, "fetch", noted_fetch)
-    return hosts_asked
-
-
-def configured_indexes() -> set[str]:
-    """The hosts that the settings of pip, uv, Pulumi, npm and Go name, and pip's own."""
-    names = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "TPUSTACK_PULUMI_RELEASES", "npm_config_registry")
-    urls = [os.environ.get(name, "") for name in names]
-    urls += re.split("[,|]", os.environ.get("GOPROXY", ""))
-    return {urlsplit(url).hostname or "" for url in urls} | {PyPI.netloc, PyPI.file_storage_domain}
+    with asked_hosts(reached={*configured_indexes(), "127.0.0.1"}) as (hosts, _):
+        yield hosts
 
 
 def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engineer:

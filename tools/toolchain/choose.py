@@ -87,7 +87,7 @@ def choose_engine() -> Engine:
                 folder = download.engine()
                 return _engine_in(folder, folder, "download", pins.ENGINE_VERSION)
         except pins.ToolchainError as error:
-            say(f"{error}; building it instead")
+            say(f"{error}\nbuilding it instead")
     built, host = gobuild.build(pins.MODULES[pins.ENGINE]), gobuild.build(pins.MODULES[pins.HOST])
     return _engine_in(built, host, "build", pins.HOST_VERSION)
 
@@ -104,7 +104,7 @@ def choose_provider(engine: Part) -> Part:
                     pins.PROVIDER_VERSION, "download", str(download.provider(Path(engine.path)))
                 )
         except pins.ToolchainError as error:
-            say(f"{error}; building it instead")
+            say(f"{error}\nbuilding it instead")
     folder = gobuild.build(pins.MODULES[pins.PROVIDER])
     return Part(pins.PROVIDER_VERSION, "build", str(folder / pins.PROVIDER))
 
@@ -117,16 +117,17 @@ def _engine_on_path() -> Engine | None:
     if engine is None or Path(engine).resolve().is_relative_to(cache.root().resolve()):
         return None
     if refused := [path for path in paths.values() if path and not pins.may_run(Path(path))]:
-        say(f"{refused[0]} is not among the digests of this repository, so CI does not run it")
+        say(f"CI doesn't run {refused[0]}, because {pins.DIGESTS.name} lacks its digest")
         return None
     try:
         version = pins.parse_version(processes.run([engine, "version"]))
     except (pins.ToolchainError, OSError) as error:
-        say(f"the pulumi on PATH does not run ({error})")
+        say(f"the pulumi on PATH doesn't run: {error}")
         return None
     found = ".".join(map(str, version or ()))
     if not pins.engine_suits(version):
-        say(f"the pulumi on PATH is {found or 'of unknown version'}, which does not suit")
+        oldest, below = (".".join(map(str, v)) for v in (pins.ENGINE_OLDEST, pins.ENGINE_BELOW))
+        say(f"the pulumi on PATH is {found or 'unknown'}, not {oldest} or later, below {below}")
         return None
     if host is None or len(scripts) < len(pins.HOST_SCRIPTS):
         lacking = " and ".join(

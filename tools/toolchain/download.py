@@ -26,7 +26,8 @@ def reachable() -> bool:
         with urllib.request.urlopen(_checksums_address(), timeout=_TIMEOUT_SECONDS):
             return True
     except _FAILURES:
-        processes.say("Pulumi's download site can't be reached from here")
+        place = f"the mirror in {_MIRROR}" if os.environ.get(_MIRROR) else "Pulumi's download site"
+        processes.say(f"{place} can't be reached")
         return False
 
 
@@ -41,7 +42,9 @@ def engine() -> Path:
     return cache.entry(
         _entry_name(),
         make=_download_engine,
-        waiting=lambda: processes.say("another process is downloading the engine; waiting for it"),
+        waiting=lambda: processes.say(
+            "waiting for another process, which is downloading the engine"
+        ),
     )
 
 
@@ -58,7 +61,7 @@ def provider(engine_path: Path) -> Path:
     plugin = plugins.installed()
     if plugin is None:
         raise pins.ToolchainError(
-            "pulumi installed the gcp plugin, but it is not among its plugins"
+            "pulumi installed the gcp plugin, but its home has no such plugin"
         )
     return plugin
 
@@ -91,7 +94,7 @@ def _download_engine(folder: Path) -> None:
         raise pins.ToolchainError(f"the download of {archive} failed: {error}") from error
     if pins.digest_of(packed) != expected:
         raise pins.ToolchainError(
-            f"{archive} does not have the digest that {pins.DIGESTS.name} pins"
+            f"{archive} doesn't have the digest that {pins.DIGESTS.name} pins, so it is not used"
         )
     _unpack(packed, folder)
     packed.unlink()
@@ -107,4 +110,4 @@ def _unpack(packed: Path, folder: Path) -> None:
                 program.write_bytes(content.read())
                 program.chmod(0o755)
     if not (folder / pins.ENGINE).is_file():
-        raise pins.ToolchainError("the downloaded archive has no pulumi in it")
+        raise pins.ToolchainError(f"{packed.name} has no program named {pins.ENGINE}")

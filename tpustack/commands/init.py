@@ -138,7 +138,9 @@ def _refuse_wrong(
             found.append(base.Problem(PASSPHRASE_VARIABLE, base.UNSET, why, cure))
     problems = [str(problem) for problem in dict.fromkeys(found) if problem]
     if missing:
-        problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
+        problems.append(
+            f"{', '.join(missing)}: (not set) and there is no terminal to ask on. Set them"
+        )
     if problems:
         raise UsageError("\n".join(problems))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from tpustack import console, errors
+from tpustack.engine import named
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -82,7 +83,7 @@ def _which_machine(command: _F) -> _F:
     command = click.option("--tpu", is_flag=True, help="Log in to a host of the TPU, not the VM.")(
         command
     )
-    return console.stack("The stack to log in to.  [default: Pulumi's selected stack]")(command)
+    return console.stack("The stack to log in to.")(command)
 
 
 @click.command("ssh")
@@ -140,9 +141,8 @@ def _machine(stack: str | None, tpu: bool, host: int | None) -> Machine:
     Raises TpustackError.
     """
     from tpustack import stacks
-    from tpustack.engine.backend import name_of
 
-    stack = name_of(stack)
+    stack = named(stack)
     settings = stacks.load(stack)
     machine = find_machine(stack, settings, tpu, host)
     network = settings.network

@@ -1,4 +1,4 @@
-"""`tpustack recover`: repairs a stack whose update was killed, or whose TPU Google took away.
+"""`tpustack recover`: repairs a stack after an interrupted update or a preempted TPU.
 
 It does from outside what the agent does on a machine: once, or in a loop for stacks whose machines
 can't. What the state knows decides what is recreated, so a preview afterwards shows no change.
@@ -16,7 +16,8 @@ from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
 from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
-from tpustack.engine.backend import name_of, users_own
+from tpustack.engine import named
+from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
@@ -24,11 +25,11 @@ from tpustack.recovery.repair import Recovery
 
 
 @click.command("recover")
-@console.stack("The stack to repair.  [default: Pulumi's selected stack]")
+@console.stack("The stack to repair.")
 @click.option("--yes", "-y", is_flag=True, help="Release the lock without asking.")
 @click.option("--loop", is_flag=True, help="Repeat each minute until interrupted; ask nothing.")
 def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
-    """Repair a stack whose update was killed, or whose TPU Google took away.
+    """Repair a stack after an interrupted update or a preempted TPU.
 
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
     resources that were being created and exist by now.
@@ -40,7 +41,7 @@ def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
     """
     if loop and yes:
         raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
-    stack = stack or name_of(None)
+    stack = stack or named(None)
     engine = users_own().select(stack, create=False)
     if loop:
         repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)

@@ -213,9 +213,9 @@ def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listin
 
 
 def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """List the software of TPU VMs and classic nodes, its TensorFlow, and the TPUs that run it.
+    """List the software of TPU VMs and TPU Nodes, its TensorFlow, and the TPUs that run it.
 
-    Versions of classic nodes that Google no longer offers are left out.
+    Versions of TPU Nodes that Google no longer offers are left out.
     """
     families = {
         tpu.family

@@ -1,6 +1,7 @@
 """The commands about stack files: check, cost, permissions, wheel.
 
-All but `check --live` take neither engine nor cloud nor credentials.
+With --stack, all but `check --live` take neither engine nor cloud nor credentials. Without it,
+Pulumi is asked for its selected stack.
 """
 
 import sys
@@ -14,11 +15,12 @@ from infra.catalog import Catalog
 from infra.settings import machines
 from tpu_core.words import plural
 from tpustack import console, errors, project, stacks
+from tpustack.engine import named
 
 
 @click.command("check")
-@console.stack("The stack to check; all of them without it.")
-@click.option("--live", is_flag=True, help="Also ask Google; needs --stack and credentials.")
+@console.stack("The stack to check.", "all; with --live Pulumi's selected stack")
+@click.option("--live", is_flag=True, help="Also ask Google, with your credentials.")
 @console.as_json()
 def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.
@@ -31,9 +33,7 @@ def check_command(stack: str | None, live: bool, as_json: bool) -> None:
     """
     catalog = Catalog()
     if live:
-        if stack is None:
-            raise errors.UsageError("--live asks about one stack: name it with --stack")
-        sys.exit(_live(stack, catalog, as_json=as_json))
+        sys.exit(_live(named(stack), catalog, as_json=as_json))
     # One wrong file hides no other: a pipeline shows them all in one run.
     names = stacks.all_stacks() if stack is None else [stack]
     reports = [stacks.check(name, catalog) for name in names]
@@ -138,27 +138,34 @@ def cost_command(
 
     Also what an epoch costs at least, once `tpu-training compile` was asked for the stack's job.
 
-    Without a stack: what a TPU costs. A price that no source names is unknown.
+    With --accelerator-type and --region: what a TPU costs. A price that no source names is unknown.
     """
     catalog = Catalog()
     epoch, line = None, ""
-    if stack is not None:
-        others = {
-            "--accelerator-type": accelerator_type,
-            "--region": region,
-            "--capacity": capacity,
-            "--count": count,
-        }
-        if given := [name for name, value in others.items() if value is not None]:
-            raise errors.UsageError(
-                f"{', '.join(given)} cannot be combined with --stack: the stack's settings say it"
-            )
+    others = {
+        "--accelerator-type": accelerator_type,
+        "--region": region,
+        "--capacity": capacity,
+        "--count": count,
+    }
+    given = [name for name, value in others.items() if value is not None]
+    if not given:
+        stack = named(stack)
         # What is not built yet costs nothing; everything else should be right first.
         settings = stacks.sound(stack, catalog)
         estimate = cost.of_stack(settings, stack, catalog, hours)
         epoch, line = stacks.epoch_cost(settings, estimate)
+    elif stack is not None:
+        raise errors.UsageError(
+            f"{', '.join(given)} can't be combined with --stack, because the stack's settings have "
+            "them. Use one or the other"
+        )
     elif accelerator_type is None or region is None:
-        raise errors.UsageError("say --stack, or both --accelerator-type and --region")
+        lacking = "--region" if accelerator_type else "--accelerator-type"
+        raise errors.UsageError(
+            f"{', '.join(given)} without {lacking}. Use --accelerator-type and --region together, "
+            "or neither, for a stack's cost"
+        )
     else:
         errors.refuse([*stacks.unoffered(accelerator_type, region, catalog)])
         way = machines.Capacity(capacity or machines.Capacity.ON_DEMAND)
@@ -186,7 +193,7 @@ def migrate_command(stack: str) -> None:
 
 
 @click.command("permissions")
-@console.stack("The stack.  [default: Pulumi's selected stack]")
+@console.stack("The stack.")
 @click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
 def permissions_command(stack: str | None, look: bool) -> None:
     """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.
@@ -194,10 +201,7 @@ def permissions_command(stack: str | None, look: bool) -> None:
     Budgets need a role on the billing account, and buckets that stay one under a condition. The
     file names both.
     """
-    # The engine's library takes seconds to load.
-    from tpustack.engine.backend import name_of
-
-    stack = name_of(stack)
+    stack = named(stack)
     # Google's predefined roles allow more than the stack's own resources take.
     kinds = (deployer.READ,) if look else deployer.ALL
     settings = stacks.load(stack)

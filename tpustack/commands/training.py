@@ -12,11 +12,12 @@ from typing import Any, BinaryIO
 import click
 
 from tpustack import console, errors
+from tpustack.engine import named
 from tpustack.logs.diagnosis import CAUSE, FIX, Excerpt, Finding, diagnose, errors_page, translated
 
 
 @click.command("follow")
-@console.stack("The stack whose training to follow.  [default: Pulumi's selected stack]")
+@console.stack("The stack whose training to follow.")
 @click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
 def follow_command(stack: str | None, verbose: bool) -> None:
     """Follow the training of a stack, live, until it ends.
@@ -31,10 +32,9 @@ def follow_command(stack: str | None, verbose: bool) -> None:
     from infra.cost import of_stack, until_destroyed
     from infra.settings.machines import RunOn
     from tpustack import stacks
-    from tpustack.engine.backend import name_of
     from tpustack.logs.serial import follow
 
-    stack = name_of(stack)
+    stack = named(stack)
     outputs = _outputs(stack)
     on_tpu, costs = False, f"TPU and VM keep costing until `pulumi destroy --stack {stack}`."
     try:
@@ -64,7 +64,7 @@ def _outputs(stack: str | None) -> Mapping[str, Any]:
 
 
 @click.command("logs")
-@console.stack("The stack whose VM to read.  [default: Pulumi's selected stack]")
+@console.stack("The stack whose VM to read.")
 def logs_command(stack: str | None) -> None:
     """Print what a stack's VM wrote to its serial port, also after the VM is gone.
 
@@ -74,10 +74,9 @@ def logs_command(stack: str | None) -> None:
     from infra.names import names_of
     from tpustack import stacks
     from tpustack.cloud.google import Google
-    from tpustack.engine.backend import name_of
     from tpustack.logs.serial import logged_lines
 
-    stack = name_of(stack)
+    stack = named(stack)
     settings = stacks.load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
     # By names alone: the engine's outputs are gone after `pulumi destroy`.
@@ -108,7 +107,7 @@ _ENDED = "training failed: "
 
 @click.command("doctor")
 @click.argument("file", type=click.File("rb"), required=False)
-@console.stack("The stack to look into; without it the one Pulumi selected.")
+@console.stack("The stack to look into.")
 @console.as_json()
 @click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/errors.md.")
 def doctor_command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:
@@ -164,9 +163,8 @@ def _what_fits(stack: str | None) -> str:
     """Return the largest batch that fits the stack's TPU, or how to find it out."""
     from tpu_training.compile import largest_batch
     from tpustack import stacks
-    from tpustack.engine.backend import name_of
 
-    settings = stacks.load(name_of(stack))
+    settings = stacks.load(named(stack))
     answer = stacks.answer_of(settings)[1]
     known = largest_batch(answer) if answer else None
     return known or f"`{stacks.asking(settings)}` finds the largest batch that fits"
@@ -211,7 +209,7 @@ def _comes_later(one: Excerpt) -> bool:
 
 @click.command("goodput")
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
-@console.stack("The stack whose job to look at; without it the one Pulumi selected.")
+@console.stack("The stack whose job to look at.")
 @console.as_json("account")
 @click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
 def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: str | None) -> None:
@@ -244,10 +242,9 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
     if stack or not what:
         from infra import catalog, cost
         from tpustack import stacks
-        from tpustack.engine.backend import name_of
 
         # By the stack's settings as they are now: the ledger has none of its own.
-        name = name_of(stack)
+        name = named(stack)
         estimate = cost.of_stack(stacks.load(name), name, catalog.Catalog())
         money = goodput.money_of(total, estimate)
     if plot:

@@ -47,12 +47,7 @@ _PATIENCE = 1
 
 
 @click.command("dashboard")
-@click.option(
-    *("--stack", "-s", "stacks"),
-    multiple=True,
-    shell_complete=console.stacks,
-    help="Show this stack; may be given several times. Without it and --bucket: all stacks.",
-)
+@console.stack("Show this stack.", "all, without --bucket", several=True)
 @click.option(
     *("--bucket", "buckets"),
     metavar="gs://BUCKET",

@@ -15,12 +15,11 @@ from pulumi import automation
 from pulumi.automation.errors import create_command_error
 
 from tpustack.console import Interrupted, hurry
-from tpustack.engine import toolchain
+from tpustack.engine import named, toolchain
 from tpustack.engine.stack import Stack, explained, reason
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root
 from tpustack.recovery import locks as locking
-from tpustack.stacks import require_file
 
 
 class _Workspace(automation.LocalWorkspace):
@@ -84,7 +83,9 @@ class Backend:
 
     def selected(self) -> str | None:
         """Return the stack that `pulumi stack select` chose; None without one."""
-        with explained("stack ls", "(the selected one)"):
+        with _failing(
+            "Pulumi can't tell which stack is selected. Name one with --stack. It said: "
+        ):
             selected = self._workspace.stack()
         return selected.name if selected else None
 
@@ -250,20 +251,10 @@ def outputs_of(stack: str | None) -> dict[str, Any]:
     Raises:
         UsageError: when there is no such stack, or nothing of it is deployed.
     """
-    name = name_of(stack)
+    name = named(stack)
     outputs = users_own().select(name, create=False).outputs()
     if "vm_name" not in outputs:
         raise UsageError(
             f"the stack {name} has nothing up to look into; `pulumi up --stack {name}` makes it"
         )
     return outputs
-
-
-def name_of(stack: str | None) -> str:
-    """Return `stack`, or the one that Pulumi selected. Raises UsageError if there is none."""
-    if stack is not None:
-        require_file(stack)
-    name = stack or users_own().selected()
-    if name is None:
-        raise UsageError("no stack is selected: name one with --stack")
-    return name

@@ -1,4 +1,4 @@
-"""`tpustack job`: submit programs to a stack's queue, and look after them.
+"""`tpustack job`: submit and manage jobs in a stack's queue.
 
 Completion in shells loads this module at each press of a key, so tables, settings and the engine
 are imported by the functions that need them.
@@ -20,6 +20,7 @@ import click
 from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths, records
 from tpustack import console, errors
+from tpustack.engine import named
 from tpustack.jobs import job as jobs
 from tpustack.jobs import queue as access
 from tpustack.jobs import spec as options
@@ -34,7 +35,7 @@ _RECENT = 86400
 # Nothing of it is later: the class suggests a name for one that is not there.
 @click.group("job", cls=console.LazyGroup, later={})
 def command() -> None:
-    """Submit any program to a stack's queue, and look after it.
+    """Submit and manage jobs in a stack's queue.
 
     The stack's bucket has everything: this computer may be turned off, and the VM may be lost.
     """
@@ -89,7 +90,7 @@ def submit(
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
         elif on_demand and not on_demand[1].limits.any:
             warnings.append(
-                f"nothing takes the TPU of the stack {stack} down after the job: give "
+                f"nothing deletes the TPU of the stack {stack} after the job. Use "
                 "--idle-stop MINUTES, or set limits.idleMinutes"
             )
     for warning in filter(None, warnings):
@@ -263,13 +264,10 @@ _TRAINER = (
 _BEST, _COMPLETE, _PRUNED = "#1b7837", "#2166ac", "#b0b0b0"
 # The options that are fields of a Sweep under the same names.
 _SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "seed")
-_BUCKETS = click.option("--bucket", "buckets", multiple=True, help="This bucket's queue: gs://B.")
-_STACKS = click.option(
-    *("--stack", "-s", "stacks"),
-    multiple=True,
-    shell_complete=console.stacks,
-    help="The queue of this stack; may be given several times, as --bucket may.",
+_BUCKETS = click.option(
+    "--bucket", "buckets", multiple=True, help="This bucket's queue: gs://B. May be repeated."
 )
+_STACKS = console.stack("The queue of this stack.", several=True)
 
 
 def _drawable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
@@ -329,6 +327,7 @@ def sweep_command(
     """
     # Asked first: hours later, at the eleventh trial, would be too late.
     sweeps.require_optuna()
+    stacks = _chosen(stacks, buckets)
     queues = _open_queues(stacks, buckets, submits=True)
     if given["command"] is None:
         given |= {"command": command_of(next(iter(stacks), None)), "framework": _FRAMEWORK}
@@ -340,15 +339,17 @@ def sweep_command(
         _drive(queues, record, begun, plot, as_json=as_json)
 
 
+def _chosen(stacks: tuple[str, ...], buckets: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the stacks that a person names; without any queue, Pulumi's selected stack."""
+    return stacks if stacks or buckets else (named(None),)
+
+
 def _open_queues(
     stacks: Sequence[str], buckets: Sequence[str], *, submits: bool = False
 ) -> list[Queue]:
-    """Return the queues that a person names. Raises UsageError if there is none."""
+    """Return the queues that a person names."""
     queues = [access.open_queue(stack, None, submits=submits) for stack in stacks]
-    queues += [access.open_queue(None, bucket) for bucket in buckets]
-    if not queues:
-        raise errors.UsageError("give --stack NAME or --bucket gs://BUCKET, once or several times")
-    return queues
+    return queues + [access.open_queue(None, bucket) for bucket in buckets]
 
 
 def _drive(
@@ -429,7 +430,7 @@ def trials_command(
     as_json: bool,
 ) -> None:
     """Show the trials of a sweep, as far as it has come; the first queue has its record."""
-    queues = _open_queues(stacks, buckets)
+    queues = _open_queues(_chosen(stacks, buckets), buckets)
     with access.explained(queues[0]):
         record = sweeps.Record(queues[0].store, sweep)
         found = record.read()

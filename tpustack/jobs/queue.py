@@ -2,7 +2,8 @@
 
 The queue itself is `tpu_agent.jobs.queue.Queue`, which the runner reads with the same code. This
 module finds its bucket, explains what the bucket refuses, and warns before a job waits in vain.
-`infra` and the engine take a while to load, so functions import them: `job list` needs neither.
+`infra` and the engine take a while to load, so functions import them: with --bucket, `job list`
+needs neither.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
 from tpustack import console
 from tpustack.cloud.google import Google, Nodes
+from tpustack.engine import named
 from tpustack.errors import Denied, Missing, TpustackError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ RUNNERS = "runners/"
 """The folder of the leases, one for each TPU: see `tpu_core.paths.lease`."""
 _SCHEME = "gs://"
 _NEW = "it has no bucket yet"
+
+
+def stack_of(stack: str | None, bucket: str | None) -> str | None:
+    """Return the stack whose queue the options name; None for a bucket's.
+
+    Without options it is Pulumi's selected stack. Raises UsageError for both options at once.
+    """
+    if stack is not None and bucket is not None:
+        raise UsageError(f"--stack {stack} and --bucket {bucket} name two queues. Use one of them")
+    return named(None) if bucket is None and stack is None else stack
 
 
 def open_queue(
@@ -38,10 +50,8 @@ def open_queue(
         managed: whether it must be one whose jobs Vertex AI runs.
 
     Raises:
-        UsageError: neither or both are given, or the stack runs no jobs.
+        UsageError: the stack runs no jobs, or the bucket's name is wrong.
     """
-    if (stack is None) == (bucket is None):
-        raise UsageError("give either --stack NAME or --bucket gs://BUCKET")
     if managed and stack is None:
         raise UsageError("--on vertex needs --stack NAME, whose account and network the job gets")
     if stack is None:

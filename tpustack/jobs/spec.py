@@ -16,7 +16,7 @@ import click
 from tpu_agent.jobs.queue import FRAMEWORKS, Spec
 from tpu_core.paths import NAME
 from tpustack import console, errors
-from tpustack.jobs.queue import explained, open_queue
+from tpustack.jobs.queue import explained, open_queue, stack_of
 from tpustack.jobs.source import Source, secret_in, source_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -48,13 +48,18 @@ def span_option(name: str, help: str) -> Callable[[_F], _F]:
     return click.option(name, callback=_span, metavar="DURATION", help=help)
 
 
-def queue_options(command: _F) -> _F:
+def queue_options(command: Callable[..., None]) -> Callable[..., None]:
     """Declare `--stack` and `--bucket`, one of which names the queue.
 
     A bucket is enough for those who have no clone of the project with the stack's file.
     """
-    bucket = click.option("--bucket", help="The queue of this bucket: gs://BUCKET.")
-    return console.stack("The queue of this stack.")(bucket(command))
+
+    @wraps(command)
+    def chosen(stack: str | None, bucket: str | None, **given: Any) -> None:
+        command(stack=stack_of(stack, bucket), bucket=bucket, **given)
+
+    declared = click.option("--bucket", help="The queue of this bucket, gs://BUCKET.")(chosen)
+    return console.stack("The queue of this stack.")(declared)
 
 
 def on_queue(command: Callable[..., None]) -> Callable[..., None]:
@@ -79,8 +84,11 @@ def job_argument(command: _F) -> _F:
 
 def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the jobs of the queue that the options before it name."""
+    stack, bucket = ctx.params.get("stack"), ctx.params.get("bucket")
+    if stack is None and bucket is None:
+        return []  # Pulumi takes too long to say which stack is selected.
     try:
-        queue = open_queue(ctx.params.get("stack"), ctx.params.get("bucket"))
+        queue = open_queue(stack, bucket)
         with explained(queue):
             return sorted(name for name in queue.summaries() if name.startswith(incomplete))
     except errors.TpustackError:
@@ -113,7 +121,7 @@ _OF_VERTEX = (
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
     click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
     IMAGE,
-    click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may take away."),
+    click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may preempt."),
 )
 
 

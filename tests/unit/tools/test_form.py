@@ -62,5 +62,5 @@ def test_a_flow_names_files_that_exist_and_that_imports_link() -> None:
     flow = {"most": 4, "files": ["infra/a.py", "infra/b.py", "c.py", {"runs": "d.py"}, "gone.py"]}
     assert unlinked(files, {"a price": flow}) == [
         "a price: no import links c.py to the files before it",
-        "a price: there is no gone.py",
+        "a price: gone.py doesn't exist. Name the file that took its place",
     ]

@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import make_venv
 import pytest
+
+from tests.watch import asked_hosts
 
 INSTALL = Path(__file__).parents[3] / "tools" / "install.py"
 
@@ -62,3 +65,40 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
         return False
+
+
+def test_make_setup_asks_only_the_configured_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in os.environ:
+        if name.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.invalid/simple")
+    once = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "UV_NO_CONFIG": "1"}
+    # In this order: uv's command has the word pip, too.
+    fresh = {
+        "uv": ["--dry-run", "--reinstall", "--no-cache"],
+        "pip": ["--dry-run", "--ignore-installed", "--no-cache-dir"],
+    }
+    asked: dict[str, set[str]] = {}
+
+    def try_out(command: list[str], environment: dict[str, str]) -> None:
+        """Run pip and uv as far as the index, in this environment and without a change to it."""
+        name = next((name for name in fresh if name in map(os.path.basename, command)), "")
+        if not name or "--editable" in command:
+            return
+        here = [part.replace(str(tmp_path), sys.prefix) for part in command]
+        with asked_hosts() as (hosts, variables):
+            done = subprocess.run(
+                [*here, *fresh[name]],
+                env={**environment, **once, **variables},
+                capture_output=True,
+                check=False,
+            )
+        assert done.returncode != 0
+        asked[name] = hosts
+
+    monkeypatch.setattr(make_venv, "_run", try_out)
+    make_venv._install(sys.executable, tmp_path, make_venv.FULL_LOCK)
+    assert asked == {"pip": {"index.invalid"}, "uv": {"index.invalid"}}

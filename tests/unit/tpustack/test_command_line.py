@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
 import localcloud
 from tests.in_turn import Commands, run_in_turn
+from tests.unit.tpustack.conftest import Run
 from tpustack import console
 from tpustack.__main__ import _WHERE, COMMANDS, cli
+from tpustack.engine import backend
+from tpustack.errors import UsageError
 
 RUN = """
 from tpustack.__main__ import main
@@ -87,6 +95,82 @@ def test_all_commands_have_the_same_version(done: Commands) -> None:
     assert {text.rpartition(" ")[2] for text in said} == {f"{localcloud.__version__}\n"}
 
 
+# Each command about one stack, with what it needs besides.
+OF_ONE_STACK = {
+    ("check",): "--live",
+    ("ci", "destroy"): "--confirm dev",
+    ("ci", "limits"): "",
+    ("ci", "preview"): "",
+    ("cost",): "",
+    ("doctor",): "",
+    ("follow",): "",
+    ("forecast",): "--steps 1 --step-seconds 1",
+    ("goodput",): "",
+    ("job", "artifacts"): "one",
+    ("job", "list"): "",
+    ("job", "logs"): "one",
+    ("job", "resubmit"): "one",
+    ("job", "show"): "one",
+    ("job", "stop"): "one",
+    ("job", "submit"): "--command true",
+    ("job", "sweep"): "--command true --param rate=1,2",
+    ("job", "trials"): "one",
+    ("job", "wait"): "one",
+    ("logs",): "",
+    ("notebook",): "",
+    ("permissions",): "",
+    ("recover",): "",
+    ("ssh",): "",
+}
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name in group.list_commands(click.Context(group)):
+        one = group.get_command(click.Context(group), name)
+        if isinstance(one, click.Group):
+            yield from commands(one, *path, name)
+        elif one is not None:
+            yield (*path, name), one
+
+
+def selected(stack: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Pulumi have selected a stack, without asking an engine."""
+    monkeypatch.setattr(backend, "users_own", lambda: SimpleNamespace(selected=lambda: stack))
+
+
+def test_help_names_the_default_of_each_option_stack() -> None:
+    helps = {
+        path: parameter.help or ""
+        for path, one in commands(cli)
+        for parameter in one.params
+        if isinstance(parameter, click.Option) and "--stack" in parameter.opts
+    }
+    # Its own files have a default, and results of one stack alone are asked for.
+    del helps["bootstrap",], helps["ci", "comment"]
+    assert [path for path, text in helps.items() if "[default: " not in text] == []
+    assert {path for path, text in helps.items() if "selected stack]" in text} == {*OF_ONE_STACK}
+
+
+@pytest.mark.parametrize("path", OF_ONE_STACK)
+def test_a_command_about_one_stack_takes_the_one_that_pulumi_selected(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selected(None, monkeypatch)
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "file:///nowhere")
+    monkeypatch.setattr(sys, "argv", ["tpustack", *path, *OF_ONE_STACK[path].split()])
+    with pytest.raises(UsageError, match=r"^no stack is selected\. Name one with --stack"):
+        cli.main(standalone_mode=False)
+
+
+def test_the_cost_without_a_stack_is_that_of_the_selected_one(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selected("dev", monkeypatch)
+    left_out = run("cost")
+    assert left_out.code == 0
+    assert left_out == run("cost", "--stack", "dev")
+
+
 TABLES = (
     ("catalog",),
     ("catalog", "--type", "v5e"),
@@ -106,6 +190,36 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0
     assert [line for line in done.stdout.splitlines() if len(line) > columns] == []
+
+
+SHOWING = """
+import sys
+import click
+from rich.console import Console
+from tpustack.__main__ import cli, main
+
+@cli.command("show")
+def show():
+    Console(force_terminal=True).print("\u25cf step \u2026", style="bold red")
+    click.echo("loss \u2013")
+
+sys.argv = ["tpustack", "show"]
+main()
+"""
+
+
+# Click takes ASCII for a mistake of the environment, and writes UTF-8.
+@pytest.mark.parametrize(
+    ("encoding", "loss"), [("latin-1", b"loss ?"), ("ascii", b"loss \xe2\x80\x93")]
+)
+def test_a_terminal_without_unicode_and_colour_gets_question_marks_and_plain_text(
+    encoding: str, loss: bytes
+) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1", "TERM": "dumb"}
+    command = [sys.executable, "-c", SHOWING]
+    done = subprocess.run(command, env=plain, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines() == [b"? step ?", loss]
 
 
 def test_a_pipe_gets_each_row_as_one_line_with_all_columns() -> None:

@@ -11,7 +11,6 @@ import yaml
 import tpustack.project
 from tests.compiled import EXAMPLES, keep_answer, write_data
 from tpustack.commands import training
-from tpustack.engine import backend
 
 from .conftest import Run
 
@@ -95,7 +94,6 @@ def test_doctor_answers_too_little_memory_with_the_largest_batch(
         keep_answer(GIVEN, needed_gib=16)
     log = "ResourceExhaustedError: Ran out of memory in memory space hbm"
     monkeypatch.setattr(training, "_of_stack", lambda _: iter([("serial port", log)]))
-    monkeypatch.setattr(backend, "name_of", lambda _: stack)
     done = run("doctor", "--stack", stack)
     assert done.code == 1
     assert f"  fits:  {answer}" in done.out

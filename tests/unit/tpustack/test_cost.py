@@ -83,10 +83,10 @@ def test_json_has_exact_texts_and_the_source_of_each_price(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "say --stack, or both --accelerator-type and --region"),
-        ("--accelerator-type v2-8", "say --stack, or both --accelerator-type and --region"),
-        ("--region us-central1", "say --stack, or both --accelerator-type and --region"),
-        ("--stack dev --count 2", "--count cannot be combined with --stack"),
+        ("--accelerator-type v2-8", "--accelerator-type without --region. Use"),
+        ("--region us-central1", "--region without --accelerator-type. Use"),
+        ("--count 2", "--count without --accelerator-type. Use"),
+        ("--stack dev --count 2", "--count can't be combined with --stack"),
         ("--stack nosuch", "has no file Pulumi.nosuch.yaml"),
         ("--stack dev --hours nan", "'nan' is not a number of hours above 0"),
         ("--stack dev --hours 0", "'0' is not a number of hours above 0"),

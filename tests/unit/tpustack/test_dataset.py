@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tpustack import datasets
+from tpustack import datasets, demo, project
 from tpustack.errors import TpustackError
 
 CONTENT = {name: name.encode() for name in datasets.MNIST_FILES}
@@ -25,6 +28,7 @@ def unreachable(folder: Path) -> None:
 
 
 def whole(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     for name, content in CONTENT.items():
         (folder / name).write_bytes(content)
 
@@ -65,3 +69,18 @@ def test_the_digits_of_scikit_learn_are_the_last_resort(monkeypatch: pytest.Monk
     said: list[str] = []
     assert datasets.mnist(said.append).argument == "digits"
     assert "instead of MNIST" in said[-1]
+
+
+@pytest.mark.parametrize(("made_from", "converts"), [("mnist", False), ("digits", True)])
+def test_the_demo_converts_again_what_was_converted_from_another_source(
+    made_from: str, converts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole(source := tmp_path / "mnist")
+    (tmp_path / "data").mkdir()
+    manifest = tmp_path / "data" / "manifest.json"
+    manifest.write_text(json.dumps({"name": made_from}), encoding="utf-8")
+    monkeypatch.setattr(project, "demo", lambda: tmp_path)
+    run = Mock(return_value=Mock(returncode=0))
+    monkeypatch.setattr(subprocess, "run", run)
+    demo._convert(str(source))
+    assert run.called is converts

@@ -226,8 +226,8 @@ TYPE, STEPS_GIVEN = "--accelerator-type=v3-8", "--steps=10"
     [
         ([TYPE, "--step-seconds=1"], "either --steps or --examples"),
         ([TYPE, STEPS_GIVEN, "--examples=3", "--step-seconds=1"], "either --steps or --examples"),
-        ([TYPE, STEPS_GIVEN], "say how long a step takes"),
-        ([TYPE, "--examples=3", "--step-seconds=1"], "knows the batch: say --steps"),
+        ([TYPE, STEPS_GIVEN], "the time of a step is unknown"),
+        ([TYPE, "--examples=3", "--step-seconds=1"], "knows the batch. Use --steps"),
         ([TYPE, STEPS_GIVEN, "--step-seconds=1", "--ledger=x"], "exclude each other"),
         ([STEPS_GIVEN, "--step-seconds=1"], "either --accelerator-type or --answers"),
         (["--stack=prod", STEPS_GIVEN, "--step-seconds=1"], "can't be combined"),

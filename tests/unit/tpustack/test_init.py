@@ -271,12 +271,12 @@ def test_without_a_terminal_missing_options_are_refused(
     done = run("init", "mine", "--zone", "us-central1-b")
     assert done.code == 2
     missing = "--project, --accelerator-type, --capacity, --backend"
-    assert f"say {missing}: there is no terminal to ask on" in done.err
+    assert f"{missing}: (not set) and there is no terminal to ask on" in done.err
     assert not stacks.path_of("mine").exists()
     done = run("init", "mine", "--project", "My Project", "--zone", "mars-north1-a")
     assert 'gcp:project: "My Project" is not a project ID' in done.err
     assert 'zone: "mars-north1-a" has no TPUs' in done.err
-    assert "say --accelerator-type, --capacity, --backend" in done.err
+    assert "--accelerator-type, --capacity, --backend: (not set)" in done.err
     monkeypatch.delenv(init.PASSPHRASE_VARIABLE)
     done = run("init", "mine", *TOLD, *HOME)
     assert done.code == 2

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -41,6 +42,18 @@ def test_a_child_that_still_runs_is_left_and_one_that_ended_is_not() -> None:
     assert psutil.Process().pid not in [process.pid for process in watch.left()]
     assert child.pid not in [process.pid for process in watch.left()]
     assert watch.peak_mib > 1
+
+
+def test_only_addresses_of_other_machines_are_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "::ffff:192.0.2.7", "2001:db8::1")
+    open_ones = [SimpleNamespace(raddr=SimpleNamespace(ip=host)) for host in hosts]
+    listening = SimpleNamespace(raddr=())
+    monkeypatch.setattr(
+        psutil.Process, "net_connections", lambda process, kind: [*open_ones, listening]
+    )
+    watch = Watch(lambda: [os.getpid()])
+    watch._sample()
+    assert watch.elsewhere == {"192.0.2.1", "192.0.2.7", "2001:db8::1"}
 
 
 def test_processes_may_appear_while_the_left_ones_are_counted(

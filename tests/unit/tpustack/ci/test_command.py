@@ -10,12 +10,15 @@ from tests.unit.tpustack.conftest import Run
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["preview"], "Use --base, --stack or --request"),
+        (["preview"], "PULUMI_BACKEND_URL is not set"),
         (["preview", "--base", "origin/nosuch"], "`git merge-base origin/nosuch HEAD` failed"),
         (["deploy", "--request", "7"], "use --request and --branch together"),
         (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' does not exist"),
         (["deploy", "--stack", "dev", "--stack", "mine"], "the pipeline doesn't deploy mine."),
-        (["destroy", "--stack", "prod", "--confirm", "dev"], "--confirm 'dev' doesn't match"),
+        (
+            ["destroy", "--stack", "prod", "--confirm", "dev"],
+            "--confirm 'dev' is not the name of the stack, 'prod'",
+        ),
         (["drift", "--stack", "../dev"], "is no name of a stack"),
         (["drift"], "PULUMI_BACKEND_URL is not set"),
         (["comment", "--request", "7", "--stack=dev", "--output", "no/such"], "has no results"),

@@ -165,7 +165,7 @@ def test_create_warns_if_nothing_takes_the_tpu_down(
     submit: Callable[..., Done], engine: Engine
 ) -> None:
     done = submit("--create", limits="")
-    assert "warning: nothing takes the TPU of the stack local down after the job" in done.err
+    assert "warning: nothing deletes the TPU of the stack local after the job" in done.err
 
 
 def test_create_and_idle_stop_are_refused_on_vertex() -> None:

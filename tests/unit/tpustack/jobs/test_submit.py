@@ -136,7 +136,7 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "true", "--after", "gone"], "--after: there is no job gone"),
         (["-c", "true", "--timeout", "soon"], "'soon' is not a duration"),
         (["-c", "true", "--framework", "caffe"], "'caffe' is not one of"),
-        (["-c", "true", "--stack", "x"], "give either --stack NAME or --bucket"),
+        (["-c", "true", "--stack", "x"], "name two queues. Use one of them"),
     ],
 )
 def test_wrong_input_is_one_message_and_nothing_is_queued(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
@@ -342,9 +341,3 @@ def test_the_table_has_a_line_for_each_question(live: Live, run: Run) -> None:
 def test_a_file_with_problems_is_not_asked_about(live: Live) -> None:
     code, found = live(zone="us-central1-z")
     assert (code, found) == (2, {})
-
-
-def test_it_asks_about_one_stack(project: Path, run: Run) -> None:
-    done = run("check", "--live")
-    assert done.code == 2
-    assert "name it with --stack" in done.err
