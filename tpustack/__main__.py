@@ -43,6 +43,7 @@ GROUPS = {
         "bootstrap": "Create the pipeline's state bucket, key and identities.",
         "ci": "Run the steps of the pipeline, such as preview.",
         "permissions": "Write the deployer's role as a file for gcloud.",
+        "prove": "Ask the real Google Cloud what is still unproven.",
     },
 }
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
@@ -67,6 +68,7 @@ _WHERE = {
     "migrate": "commands.stack:migrate_command",
     "notebook": "commands.machines:notebook_command",
     "permissions": "commands.stack:permissions_command",
+    "prove": "commands.prove:prove_command",
     "recover": "commands.recovery:recover_command",
     "settings": "commands.reference:settings_command",
     "ssh": "commands.machines:ssh_command",

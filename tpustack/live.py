@@ -391,7 +391,7 @@ def machine_type(target: Target) -> Iterator[Finding]:
 
 # Quotas.
 
-_METRICS = (
+METRICS = (
     "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/"
     "consumerQuotaMetrics"
 )
@@ -427,11 +427,11 @@ def tpu(target: Target) -> Iterator[Finding]:
     if accelerator is None or not target.is_enabled(TPU_API):
         yield _disabled(TPU_API)
         return
-    pages = target.google.pages(_METRICS.format(target.project), "metrics", {"pageSize": 200})
+    pages = target.google.pages(METRICS.format(target.project), "metrics", {"pageSize": 200})
     metrics = [
         metric
         for metric in pages
-        if _counts(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
+        if counts(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
     ]
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
     needed = _size(accelerator) * wanted.slices
@@ -491,7 +491,7 @@ def _limit(buckets: Iterable[dict[str, Any]], zone: str) -> _Limit | None:
     return _Limit(math.inf if height == _UNLIMITED else height, place[where])
 
 
-def _counts(name: str, accelerator: Accelerator, capacity: machines.Capacity) -> bool:
+def counts(name: str, accelerator: Accelerator, capacity: machines.Capacity) -> bool:
     """Return whether a metric of this name counts such TPUs."""
     words, family, kinds = {*name.split("-")}, accelerator.family, machines.Capacity
     if "tpu" not in words or words.isdisjoint((family, _FAMILY.get(family, family))):
