@@ -33,6 +33,7 @@ from tpu_core import google as core
 from tpu_core.words import duration, money
 from tpustack import console, errors, live, stacks
 from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound
+from tpustack.project import root
 
 NAME: Final = "tpu-stack-prove"
 """The label of a proof's TPU VM, the first part of its name, and the namespace of what it saw."""
@@ -56,8 +57,8 @@ _MOST_PERMISSIONS, _SHOWN, _LONGEST, _KEPT = 100, 5, 2000, 3
 # Foreground, so that nothing ends its wait: google-startup-scripts.service has no time limit.
 SCRIPT = r"""#!/usr/bin/env python3
 import json, os, subprocess, time, urllib.request
-HOST = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-ROOT = "http://%s/computeMetadata/v1/instance/" % HOST
+ROOT = "http://%s/computeMetadata/v1/instance/" % os.environ.get(
+    "GCE_METADATA_HOST", "metadata.google.internal")
 END, SAID = time.monotonic() + @SECONDS@, None
 print("@NAME@: the start-up script runs", flush=True)
 
@@ -147,7 +148,17 @@ class Plan:
         }
 
 
+def _offered(google: Google, project: str, zone: str, collection: str, field: str) -> set[str]:
+    """Return the names in one of the lists of a zone."""
+    url = f"{_TPU}projects/{project}/locations/{zone}/{collection}"
+    return {str(one[field]) for one in google.pages(url, collection, {"pageSize": 500})}
+
+
 # --- A proof: its calls, its clock, its TPU VM
+
+
+Enough = Callable[[Mapping[str, Any]], object]
+"""Whether what the start-up script saw so far answers the question."""
 
 
 class Unanswered(errors.TpustackError):
@@ -182,20 +193,13 @@ class Proof:
         self._answered = self._cleaned = False
         self._node: dict[str, Any] = {}
 
-    def _noted(
-        self, method: str, url: str, headers: dict[str, str], body: core.Body
-    ) -> core.Answer:
+    def _noted(self, verb: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
         sent = body.decode() if isinstance(body, bytes) else ""
-        note = {"request": f"{method} {url}", "body": sent, "status": 0, "answer": ""}
+        note = {"request": f"{verb} {url}", "body": sent, "status": 0, "answer": ""}
         self.evidence.append(note)
-        status, answered, content = self._send(method, url, headers, body)
+        status, answered, content = self._send(verb, url, headers, body)
         note |= {"status": status, "answer": content.decode(errors="replace")}
         return status, answered, content
-
-    def offered(self, collection: str, field: str) -> set[str]:
-        """Return the names in one of the zone's lists."""
-        listed = self.google.pages(f"{self._zone}/{collection}", collection, {"pageSize": 500})
-        return {str(one[field]) for one in listed}
 
     def create(self) -> dict[str, Any]:
         """Create the TPU VM, wait until it is READY and return it.
@@ -210,7 +214,7 @@ class Proof:
         except ApiError as error:
             self._answered = 400 <= error.status < 500
             raise
-        for _ in self._rounds(self.plan.seconds):
+        for _ in self.rounds(self.plan.seconds):
             if operation.get("done"):
                 break
             operation = self.google.get(f"{_TPU}{operation['name']}")
@@ -230,13 +234,11 @@ class Proof:
             raise Unanswered("no TPU VM was READY")
         return self._node
 
-    def wait(
-        self, seconds: float, is_enough: Callable[[Mapping[str, Any]], object]
-    ) -> dict[str, Any]:
+    def wait(self, seconds: float, is_enough: Enough) -> dict[str, Any]:
         """Return what the TPU VM saw, as soon as it is enough or after so many seconds."""
         seen: dict[str, Any] = {}
         url = f"{_TPU}{self.node['name']}:getGuestAttributes"
-        for _ in self._rounds(seconds):
+        for _ in self.rounds(seconds):
             with suppress(NotFound):  # As Compute Engine answers before anything was written.
                 answer = self.google.post(url, {"queryPath": f"{NAME}/"})
                 for host in answer.get("guestAttributes", ()):
@@ -246,13 +248,7 @@ class Proof:
                 break
         return seen
 
-    def logged(self) -> bool:
-        """Return whether Cloud Logging has a line of the TPU VM's serial port."""
-        wanted = f'textPayload:"{self.node["name"].rpartition("/")[2]}: the start-up script runs"'
-        body = {"resourceNames": [f"projects/{self.plan.project}"], "filter": wanted}
-        return any(self.google.post(_LOGS, body).get("entries") for _ in self._rounds(_LOG_SECONDS))
-
-    def _rounds(self, seconds: float) -> Iterator[None]:
+    def rounds(self, seconds: float) -> Iterator[None]:
         """Yield now and after each pause, until the seconds or the whole time is over."""
         until = min(self._now() + seconds, self._deadline())
         while True:
@@ -358,6 +354,7 @@ class Proof:
 
 
 def _compared(wrong: set[str], count: int, what: str) -> tuple[bool, str]:
+    """Return an answer for names, some of which are wrong; at most five are shown."""
     named = ", ".join(sorted(wrong)[:_SHOWN]) + (", …" if len(wrong) > _SHOWN else "")
     return not wrong, f"{len(wrong)} of {count} {what}: {named}" if wrong else f"all {count}"
 
@@ -377,8 +374,9 @@ def permissions(proof: Proof) -> tuple[bool, str]:
 
 def types(proof: Proof) -> tuple[bool, str]:
     """Ask whether the zone offers exactly the TPU types that the catalog lists for it."""
-    offered, catalog = proof.offered("acceleratorTypes", "type"), Catalog()
-    ours = {name for name, one in catalog.accelerators.items() if proof.plan.zone in one.zones}
+    plan, catalog = proof.plan, Catalog()
+    offered = _offered(proof.google, plan.project, plan.zone, "acceleratorTypes", "type")
+    ours = {name for name, one in catalog.accelerators.items() if plan.zone in one.zones}
     # The catalog lists the most common sizes of some generations, and knows the others.
     known = ((name, catalog.accelerator(name)) for name in offered - ours)
     others = {name for name, one in known if one is None or one.listed}
@@ -387,8 +385,9 @@ def types(proof: Proof) -> tuple[bool, str]:
 
 def runtimes(proof: Proof) -> tuple[bool, str]:
     """Ask whether the zone offers every TPU VM runtime that the catalog lists."""
-    ours = set(Catalog().runtimes)
-    return _compared(ours - proof.offered("runtimeVersions", "version"), len(ours), "are missing")
+    plan, ours = proof.plan, set(Catalog().runtimes)
+    offered = _offered(proof.google, plan.project, plan.zone, "runtimeVersions", "version")
+    return _compared(ours - offered, len(ours), "are missing")
 
 
 def quota(proof: Proof) -> tuple[bool, str]:
@@ -417,7 +416,8 @@ def script(proof: Proof) -> tuple[bool, str]:
     return told, "it wrote a guest attribute" if told else f"nothing in {_SCRIPT_SECONDS:g} s"
 
 
-def _seen(proof: Proof, seconds: float, is_enough: Callable[[Mapping[str, Any]], object]) -> Any:
+def _seen(proof: Proof, seconds: float, is_enough: Enough) -> Any:
+    """Return what the TPU VM saw. Raises Unanswered if it wrote nothing."""
     if seen := proof.wait(seconds, is_enough):
         return seen
     raise Unanswered("the start-up script wrote nothing")
@@ -447,7 +447,9 @@ def host_metadata(proof: Proof) -> tuple[bool, str]:
 
 def serial_output(proof: Proof) -> tuple[bool, str]:
     """Ask whether Cloud Logging gets a TPU VM's serial output."""
-    found = proof.logged()
+    wanted = f'textPayload:"{proof.node["name"].rpartition("/")[2]}: the start-up script runs"'
+    body = {"resourceNames": [f"projects/{proof.plan.project}"], "filter": wanted}
+    found = any(proof.google.post(_LOGS, body).get("entries") for _ in proof.rounds(_LOG_SECONDS))
     return found, "its first line is there" if found else f"nothing in {_LOG_SECONDS:g} s"
 
 
@@ -546,6 +548,54 @@ def issue(document: Mapping[str, Any]) -> str:
     )
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Return the proof in a file. Raises UsageError: why it counts for nothing."""
+    try:
+        made = json.loads(path.read_text("utf-8"))
+        [(made["date"], one["claim"], one["answer"]) for one in made["claims"]]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise errors.UsageError(f"{path.name} is not a proof ({why})") from None
+    if made.get("digest") != digest(made):
+        raise errors.UsageError(
+            f"{path.name} was changed after `tpustack prove` wrote it: its digest is another. Ask "
+            "for the file as it was written"
+        )
+    return dict(made)
+
+
+_PAGE = """\
+# Proofs
+
+<!-- Generated by `make docs` from proofs/*.json; a test keeps it current. -->
+
+What [`tpustack prove`](verification.md#prove-it-yourself) found on the real Google Cloud.
+
+| claim | whether | true | false | newest |
+|---|---|---|---|---|
+"""
+
+
+def page(folder: Path) -> str:
+    """Return docs/proofs.md: what the proofs in a folder answered, and which don't count."""
+    good, aside = list[dict[str, Any]](), list[str]()
+    for path in sorted(folder.glob("*.json")):
+        try:
+            good.append(read(path))
+        except errors.UsageError as error:
+            aside.append(f"- {error}")
+    rows = []
+    for name in CLAIMS:
+        found = [(p["date"], c["answer"]) for p in good for c in p["claims"] if c["claim"] == name]
+        told = [each for each in found if each[1] is not None]
+        true = sum(answer is True for _, answer in told)
+        newest = max((day for day, _ in told), default="unproven")
+        rows.append(f"| {name} | {_says(name)} | {true} | {len(told) - true} | {newest} |")
+    return "\n".join(
+        (_PAGE.rstrip(), *rows, *(["", "Set aside:", "", *aside] if aside else []), "")
+    )
+
+
 # --- The command
 
 
@@ -564,13 +614,12 @@ def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: 
             why = "has no billing account, so that Google creates nothing in it"
             cure = f"Run `gcloud billing projects link {project} --billing-account ACCOUNT`"
             errors.refuse([Problem("--project", project, why, cure)])
-    url = f"{_TPU}projects/{project}/locations/{zone}/acceleratorTypes"
     try:
-        offered = [one["type"] for one in google.pages(url, "acceleratorTypes", {"pageSize": 500})]
+        offered = _offered(google, project, zone, "acceleratorTypes", "type")
     except (NotFound, Forbidden) as error:
         if isinstance(error, Forbidden) and core.HIDDEN not in str(error):
             raise
-        offered = []
+        offered = set()
     region, found = zone.rpartition("-")[0], []
     for tpu in filter(None, map(catalog.accelerators.get, offered)):
         hour = catalog.prices.tpu(tpu, region, Capacity.SPOT)
@@ -582,7 +631,8 @@ def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: 
         why = "offers the project no TPU of one host with a known spot price"
         errors.refuse([Problem("--zone", zone, why, "`tpustack catalog` lists zones with prices")])
     _, _, tpu, runtime, hour = min(found, key=lambda each: each[:2])
-    seconds = min(LIMIT_SECONDS, ceiling / float(hour.amount) * 3600)
+    # In this order, what is not a number stays that, and is refused.
+    seconds = min(ceiling / float(hour.amount) * 3600, LIMIT_SECONDS)
     plan = Plan(project, zone, network, tpu, runtime, hour, seconds)
     if not seconds >= LEAST_SECONDS:
         least = plan.cost(LEAST_SECONDS) + Decimal("0.005")
@@ -600,39 +650,28 @@ def _place(stack: str | None, project: str | None, zone: str | None) -> tuple[st
     if project is not None or zone is not None:
         raise errors.UsageError("--stack can't be combined with --project or --zone")
     settings = stacks.load(stack)
-    network, given = settings.network, {}
+    network, given = settings.network, dict[str, str]()
     if not network.create:
         host = f"projects/{network.project or settings.project}"
-        subnetwork = f"regions/{settings.region}/subnetworks/{network.given_subnetwork}"
-        given = {
-            "network": f"{host}/global/networks/{network.given_name}",
-            "subnetwork": f"{host}/{subnetwork}",
-        }
+        given["network"] = f"{host}/global/networks/{network.given_name}"
+        subnetwork = f"{settings.region}/subnetworks/{network.given_subnetwork}"
+        given["subnetwork"] = f"{host}/regions/{subnetwork}"
     return settings.project, settings.zone, given
+
+
+_DOLLARS = click.FloatRange(0, 100, min_open=True)
+_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @click.command("prove")
 @console.stack("Where: the stack's project, zone and network. It need not be up.")
 @click.option("--project", help="Where, without a stack: the project, and its default network.")
 @click.option("--zone", shell_complete=console.zones, help="Where, without a stack.")
-@click.option(
-    "--ceiling",
-    type=click.FloatRange(0, 100, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="The most that the TPU may cost, in US dollars.",
-)
+@click.option("--ceiling", type=_DOLLARS, default=1.0, help="The most it costs.  [default: $1.00]")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    default="proof.json",
-    show_default=True,
-    help="The file to write.",
-)
-def prove_command(
-    stack: str | None, project: str | None, zone: str | None, ceiling: float, yes: bool, out: Path
-) -> None:
+@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/proofs.md.")
+@click.option("--out", type=_FILE, default="proof.json", help="The proof.  [default: proof.json]")
+def prove_command(ceiling: float, yes: bool, as_page: bool, out: Path, **where: str | None) -> None:
     """Ask the real Google Cloud what docs/verification.md lists as open.
 
     It creates the zone's cheapest spot TPU VM, asks each claim, deletes the TPU VM, and writes
@@ -641,11 +680,14 @@ def prove_command(
 
     Exit code 0: each claim is answered, 1: a TPU VM could not be deleted, 3: a claim is open.
     """
+    if as_page:
+        click.echo(page(root() / "proofs"), nl=False)
+        return
     google = Google()
     if not out.absolute().parent.is_dir():
         why = "is in a folder that doesn't exist"
         errors.refuse([Problem("--out", str(out), why, "Create the folder first")])
-    plan = plan_of(google, *_place(stack, project, zone), ceiling)
+    plan = plan_of(google, *_place(**where), ceiling)
     proof = Proof(google, plan)
     for name in proof.standing("-"):
         console.say(f"{name} is of an earlier proof, and is deleted first")
