@@ -97,9 +97,7 @@ class Commands(console.LazyGroup):
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
-    """TensorFlow on Cloud TPUs as a Pulumi stack. To complete commands in a shell:
-    eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)"
-    """
+    """TPU stacks. Completion: eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)" """
 
 
 def main() -> None:

@@ -54,48 +54,7 @@ _MOST_PERMISSIONS, _SHOWN, _LONGEST, _KEPT = 100, 5, 2000, 3
 
 # --- The TPU VM: no one logs in, since its start-up script writes what it sees to guest attributes
 
-# Foreground, so that nothing ends its wait: google-startup-scripts.service has no time limit.
-SCRIPT = r"""#!/usr/bin/env python3
-import json, os, subprocess, time, urllib.request
-ROOT = "http://%s/computeMetadata/v1/instance/" % os.environ.get(
-    "GCE_METADATA_HOST", "metadata.google.internal")
-END, SAID = time.monotonic() + @SECONDS@, None
-print("@NAME@: the start-up script runs", flush=True)
-
-def ask(path, data=None):
-    method, headers = "PUT" if data else "GET", {"Metadata-Flavor": "Google"}
-    request = urllib.request.Request(ROOT + path, data, headers, method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return answer.read().decode()
-
-def look(path):
-    try:
-        return ask(path)
-    except OSError as error:
-        return "error: %s" % error
-
-def ports():
-    lines = [l.split() for f in ("tcp", "tcp6") for l in open("/proc/net/" + f).readlines()[1:]]
-    return sorted({int(l[1].rpartition(":")[2], 16) for l in lines if l[3] == "0A"})
-
-while time.monotonic() < END:
-    try:
-        seen = {path: look(path) for path in @ENTRIES@}
-        seen["ports"] = ports()
-        if seen != SAID:
-            ask("guest-attributes/@LABEL@/seen", json.dumps(seen).encode())
-            SAID = seen
-    except Exception as error:
-        print("@NAME@: %s" % error, flush=True)
-    time.sleep(2)
-try:
-    token = json.loads(ask("service-accounts/default/token"))["access_token"]
-    headers = {"Authorization": "Bearer " + token}
-    urllib.request.urlopen(urllib.request.Request("@URL@", headers=headers, method="DELETE"))
-    time.sleep(120)
-finally:
-    subprocess.run(["systemctl", "poweroff"])
-"""
+_SCRIPT = Path(__file__).with_name("prove-script.txt")
 # What the trainer reads of a host, and the notice that only machines of Compute Engine document.
 _NOTICE = "preempted"
 _OF_HOST = tuple(
@@ -136,7 +95,7 @@ class Plan:
             "@NAME@": name,
             "@URL@": f"{_TPU}projects/{self.project}/locations/{self.zone}/nodes/{name}",
         }
-        script = re.sub("@[A-Z]+@", lambda found: values[found[0]], SCRIPT)
+        script = re.sub("@[A-Z]+@", lambda found: values[found[0]], _SCRIPT.read_text("utf-8"))
         switches = dict.fromkeys(("enable-guest-attributes", "serial-port-logging-enable"), "TRUE")
         return {
             "acceleratorType": self.tpu.name,
@@ -155,10 +114,6 @@ def _offered(google: Google, project: str, zone: str, collection: str, field: st
 
 
 # --- A proof: its calls, its clock, its TPU VM
-
-
-Enough = Callable[[Mapping[str, Any]], object]
-"""Whether what the start-up script saw so far answers the question."""
 
 
 class Unanswered(errors.TpustackError):
@@ -204,7 +159,7 @@ class Proof:
     def create(self) -> dict[str, Any]:
         """Create the TPU VM, wait until it is READY and return it.
 
-        Raises Unanswered where that shows nothing of its type and runtime: no capacity, no right.
+        Raises Unanswered without capacity or within the time, ApiError if Google refuses it.
         """
         self.asked = self._now()
         body = self.plan.node(self.name)
@@ -234,7 +189,7 @@ class Proof:
             raise Unanswered("no TPU VM was READY")
         return self._node
 
-    def wait(self, seconds: float, is_enough: Enough) -> dict[str, Any]:
+    def wait(self, seconds: float, is_enough: Callable[..., object]) -> dict[str, Any]:
         """Return what the TPU VM saw, as soon as it is enough or after so many seconds."""
         seen: dict[str, Any] = {}
         url = f"{_TPU}{self.node['name']}:getGuestAttributes"
@@ -271,11 +226,12 @@ class Proof:
             entry["answer"], why = CLAIMS[name](self)
         except errors.TpustackError as error:
             why = str(error)
+        except (LookupError, ValueError, TypeError) as error:
+            # What Google really answers is what a proof is to find out.
+            why = f"the answer has another form: {type(error).__name__}: {error}"
         notes = self.evidence[:1] + self.evidence[1:][-_KEPT:]
-        redacted: dict[str, Any] = _redacted(
-            {**entry, "why": why, "evidence": notes}, self.plan.project
-        )
-        return redacted
+        entry |= {"why": console.line(why), "evidence": notes}
+        return dict(_redacted(entry, self.plan.project))
 
     def standing(self, zone: str = "") -> dict[str, str]:
         """Return the states of proofs' TPU VMs in a zone (`-`: all) by full name, or of its own."""
@@ -306,9 +262,8 @@ class Proof:
                 for name in (one for one, state in found.items() if state != "DELETING"):
                     with suppress(NotFound):
                         self.google.delete(_TPU + name)
-            if known and not self.left and self._now() >= settled:
-                break
-            if self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
+            done = known and not self.left and self._now() >= settled
+            if done or self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
                 break
             self._sleep(_PAUSE)
         if not zone:
@@ -416,7 +371,7 @@ def script(proof: Proof) -> tuple[bool, str]:
     return told, "it wrote a guest attribute" if told else f"nothing in {_SCRIPT_SECONDS:g} s"
 
 
-def _seen(proof: Proof, seconds: float, is_enough: Enough) -> Any:
+def _seen(proof: Proof, seconds: float, is_enough: Callable[..., object]) -> Any:
     """Return what the TPU VM saw. Raises Unanswered if it wrote nothing."""
     if seen := proof.wait(seconds, is_enough):
         return seen
@@ -537,15 +492,13 @@ def issue(document: Mapping[str, Any]) -> str:
         f"| {one['says']} | {_ANSWERS[one['answer']]} | {one['why'].replace('|', '/')} |"
         for one in document["claims"]
     )
-    return "\n".join(
-        (
-            f"Proof on Google Cloud, {document['date']}: spot {document['acceleratorType']} in "
-            f"{document['zone']} with {document['runtimeVersion']}; {versions}; "
-            f"{duration(cost['seconds'])}, {money(Decimal(cost['dollars']))}.",
-            *("", "| claim | answer | why |", "|---|---|---|", *rows),
-            *("", f"Digest of the attached proof.json: {document['digest']}"),
-        )
+    head = (
+        f"Proof on Google Cloud, {document['date']}: spot {document['acceleratorType']} in "
+        f"{document['zone']} with {document['runtimeVersion']}; {versions}; "
+        f"{duration(cost['seconds'])}, {money(Decimal(cost['dollars']))}."
     )
+    end = f"Digest of the attached proof.json: {document['digest']}"
+    return "\n".join((head, "", "| claim | answer | why |", "|---|---|---|", *rows, "", end))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -591,9 +544,8 @@ def page(folder: Path) -> str:
         true = sum(answer is True for _, answer in told)
         newest = max((day for day, _ in told), default="unproven")
         rows.append(f"| {name} | {_says(name)} | {true} | {len(told) - true} | {newest} |")
-    return "\n".join(
-        (_PAGE.rstrip(), *rows, *(["", "Set aside:", "", *aside] if aside else []), "")
-    )
+    rows += ["", "Set aside:", "", *aside] if aside else []
+    return "\n".join((_PAGE.rstrip(), *rows, ""))
 
 
 # --- The command

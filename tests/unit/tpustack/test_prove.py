@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -36,7 +37,7 @@ from tpustack.commands import prove
 from tpustack.commands.prove import CLAIMS, NAME, RESERVE_SECONDS, Plan, Proof
 from tpustack.errors import TpustackError, UsageError
 
-from .conftest import Run
+from .conftest import REPOSITORY, Run
 
 ZONE = "us-central1-a"
 APIS = (
@@ -204,6 +205,22 @@ def test_a_runtime_that_google_refuses_makes_the_claim_false(cloud: LocalCloud) 
     assert cloud.cloud.store.items(NODE) == []
 
 
+def test_an_answer_of_another_form_leaves_its_claim_open_and_the_proof_whole(
+    cloud: LocalCloud,
+) -> None:
+    def change(send: Send) -> Send:
+        def changed(*call: Any) -> Answer:
+            status, answered, content = send(*call)
+            return status, answered, content.replace(b'"networkEndpoints"', b'"endpoints"')
+
+        return changed
+
+    proof = asked(cloud, change)
+    assert answers(proof) == {**dict.fromkeys(CLAIMS, True), "gRPC": None}
+    why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
+    assert why["gRPC"] == "the answer has another form: KeyError: 'networkEndpoints'"
+
+
 def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: LocalCloud) -> None:
     proof = asked(cloud)
     made = prove.document(proof, proof.entries)  # type: ignore[attr-defined]
@@ -324,7 +341,7 @@ def test_a_ceiling_that_pays_for_too_little_names_one_that_is_enough(command: An
     done = command("--yes", "--ceiling", "0.05")
     said = "pays for less than 15 min of a spot v5litepod-1. Use 0.07 or more"
     assert (done.code, said in done.err) == (2, True), done.err
-    assert "--ceiling: nan pays for less" in command("--yes", "--ceiling", "nan").err
+    assert "--ceiling: NaN pays for less" in command("--yes", "--ceiling", "nan").err
     assert command("--yes", "--ceiling", "0.07").code == 0
 
 
@@ -523,28 +540,42 @@ def test_a_tpu_that_does_not_come_is_deleted_at_the_deadline() -> None:
 # On a machine of the local cloud, which really runs the start-up script.
 
 
-@pytest.mark.server
-def test_the_start_up_script_tells_what_it_sees_and_ends_its_own_tpu(tmp_path: Path) -> None:
-    cloud = LocalCloud(tmp_path)
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Proof]]:
+    """A proof with a TPU VM on a real machine, after a change of its plan."""
+    cloud = LocalCloud(tmp_path / "home")
     cloud.start()
-    try:
-        projects.enable_services(cloud.cloud, DEFAULT_PROJECT, APIS)
-        calls = Google(session(cloud))
-        plan = prove.plan_of(calls, DEFAULT_PROJECT, ZONE, {}, 1.0)
+    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, APIS)
+    calls = Google(session(cloud))
+
+    def start(**changes: Any) -> Proof:
+        plan = replace(prove.plan_of(calls, DEFAULT_PROJECT, ZONE, {}, 1.0), **changes)
         proof = Proof(calls, plan, sleep=lambda _: time.sleep(0.1))
-        proof.asked = 0.0
-        proof.plan = plan = Plan(**{**vars(plan), "seconds": RESERVE_SECONDS + 4})
         assert proof.create()["state"] == "READY"
-        proof.plan = Plan(**{**vars(plan), "seconds": 1800.0})
-        for name in ("start-up script", "gRPC", "notice", "host metadata"):
-            entry = proof.answer(name)
-            assert (name, entry["answer"]) == (name, True), entry["why"]
-        ends = time.monotonic() + 60
-        while cloud.cloud.store.items(NODE) and time.monotonic() < ends:
-            time.sleep(0.2)
-        assert cloud.cloud.store.items(NODE) == []
-    finally:
-        cloud.stop()
+        return proof
+
+    yield start
+    cloud.stop()
+
+
+@pytest.mark.server
+def test_the_start_up_script_tells_what_it_sees(started: Callable[..., Proof]) -> None:
+    proof = started()
+    for name in ("start-up script", "gRPC", "notice", "host metadata", "deletion"):
+        entry = proof.answer(name)
+        assert (name, entry["answer"]) == (name, True), entry["why"]
+
+
+@pytest.mark.server
+def test_the_start_up_script_deletes_its_tpu_when_the_time_is_over(
+    started: Callable[..., Proof],
+) -> None:
+    # `create` itself must not be late.
+    proof = started(seconds=RESERVE_SECONDS + 3, runtime=Catalog().runtimes["v2-alpha-tpuv5-lite"])
+    ends = time.monotonic() + 60
+    while proof.standing() and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert proof.standing() == {}
 
 
 # Proofs that came in.
@@ -580,4 +611,5 @@ def test_the_page_counts_the_answers_of_proofs_and_sets_wrong_ones_aside(
     assert f"the API reports. | 1 | 0 | {today} |" in page
     assert "broken.json is not a proof" in page
     assert "| unproven |" not in page
+    assert prove.page(REPOSITORY / "proofs") == (REPOSITORY / "docs" / "proofs.md").read_text()
     assert prove.page(tmp_path / "none").count("| unproven |") == len(CLAIMS)

@@ -127,7 +127,7 @@ def list_nodes(cloud: Cloud, call: Call) -> Json:
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Return what the guests of a TPU VM have written, of all hosts or of `workerIds`.
 
-    As with instances, the metadata must allow it: no source says more of TPU VMs.
+    As with instances, the metadata must allow it: there is no source about TPU VMs.
     """
     record, query = load(cloud, NODE, node_name(call, cloud)), call.body.get("queryPath", "")
     if record.get("metadata", {}).get("enable-guest-attributes", "").upper() != "TRUE":
