@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -481,9 +482,7 @@ def interrupted(seed: int, stop_at: int, how: str) -> Cloud:
         cloud.pass_by(3 * 3600)
         assert "READY" not in {node["state"] for node in cloud.nodes.values()}
         cloud.dead = False
-        again = Proof(
-            Google(lambda *call: _patient(cloud, *call)), PLAN, lambda: cloud.now, cloud.sleep
-        )
+        again = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
         again.clean("-")
     cloud.pass_by(3600)
     return cloud
@@ -535,6 +534,24 @@ def test_a_tpu_that_does_not_come_is_deleted_at_the_deadline() -> None:
     assert found["deletion"]["why"] == "no TPU VM was READY"
     assert PLAN.seconds - RESERVE_SECONDS < proof.seconds < PLAN.seconds
     assert cloud.nodes == {}
+
+
+def test_a_second_signal_still_deletes_and_says_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "hurry", threading.Event())
+    cloud = Cloud(1, 0, "signal")
+    proof = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
+
+    def tell(entry: dict[str, Any]) -> None:
+        if entry["claim"] == "spot-tpu":
+            console.hurry.set()
+            raise console.Interrupted(signal.SIGINT)
+
+    with pytest.raises(console.Interrupted):
+        proof.run(tell)
+    assert cloud.nodes[proof.name]["state"] == "DELETING"
+    assert f"tpu-vm delete {proof.name} --project p --zone {ZONE}" in capsys.readouterr().err
 
 
 # On a machine of the local cloud, which really runs the start-up script.
