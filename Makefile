@@ -88,11 +88,10 @@ format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES) examples
 	@$(PY) -m ruff format $(SOURCES) examples
 
-docs: setup  ## Generate settings.md, commands.md, errors.md and proofs.md in docs/
+docs: setup  ## Generate docs/settings.md, docs/commands.md and docs/errors.md from the code
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
 	@$(PY) tools/commands_page.py > docs/commands.md
 	@$(PY) -m tpustack doctor --markdown > docs/errors.md
-	@$(PY) -m tpustack prove --markdown > docs/proofs.md
 
 catalog: setup  ## Generate what other packages know of TPUs and machines from infra/catalog
 	@$(PY) tools/local_catalog.py

@@ -97,7 +97,7 @@ class Commands(console.LazyGroup):
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
-    """TPU stacks. Completion: eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)" """
+    """TensorFlow on Cloud TPUs as a Pulumi stack. Completion: docs/commands.md"""
 
 
 def main() -> None:

@@ -23,9 +23,9 @@ from tpu_core.google import HIDDEN
 from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
 from tpustack.errors import TpustackError
 
-_BILLING = "https://cloudbilling.googleapis.com/v1"
+BILLING = "https://cloudbilling.googleapis.com/v1"
 _COMPUTE = "https://compute.googleapis.com/compute/v1"
-_MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 _SERVICES = "https://serviceusage.googleapis.com/v1/projects/{}/services"
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
 WRONG, UNKNOWN, WARNING, OK = "wrong", "unknown", "warning", "ok"
@@ -75,7 +75,7 @@ class Target:
 
     def record(self) -> dict[str, Any]:
         """Return Google's record of the project."""
-        return self.look(_MANAGER.format(self.project))
+        return self.look(MANAGER.format(self.project))
 
     def is_enabled(self, api: str) -> bool:
         """Return whether an API answers in the project."""
@@ -137,7 +137,7 @@ def project(target: Target) -> Iterator[Finding]:
 
 def billing(target: Target) -> Iterator[Finding]:
     """Ask whether the project has billing enabled."""
-    info = target.google.get(f"{_BILLING}/projects/{target.project}/billingInfo")
+    info = target.google.get(f"{BILLING}/projects/{target.project}/billingInfo")
     if info.get("billingEnabled"):
         yield _ok(f"{info['billingAccountName']} pays")
     else:
@@ -167,19 +167,24 @@ _MOST, _SHOWN = 100, 6
 def permissions(target: Target) -> Iterator[Finding]:
     """Ask for exactly the permissions that `tpustack permissions` lists."""
     needed = permissions_of(target.settings)
-    yield _held(target, _MANAGER.format(target.project), needed.of_project(), "in the project")
+    yield _held(target, MANAGER.format(target.project), needed.of_project(), "in the project")
     budget = target.settings.budget
     if budget is not None and budget.billing_account:
-        url = f"{_BILLING}/billingAccounts/{budget.billing_account}"
+        url = f"{BILLING}/billingAccounts/{budget.billing_account}"
         yield _held(target, url, needed.of_billing_account(), "on the billing account")
 
 
+def granted(google: Google, url: str, names: Sequence[str]) -> set[str]:
+    """Return which of the permissions the caller has on the resource at `url`."""
+    found: set[str] = set()
+    for first in range(0, len(names), _MOST):
+        body = {"permissions": names[first : first + _MOST]}
+        found.update(google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
+    return found
+
+
 def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
-    granted: set[str] = set()
-    for first in range(0, len(needed), _MOST):
-        body = {"permissions": needed[first : first + _MOST]}
-        granted.update(target.google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
-    missing = sorted(set(needed) - granted)
+    missing = sorted(set(needed) - granted(target.google, url, needed))
     if not missing:
         return _ok(f"all {len(needed)} {where}")
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""

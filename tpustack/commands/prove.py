@@ -6,8 +6,8 @@ process deletes the TPU VM, too. After a `kill -9`, the TPU VM deletes itself or
 at the same deadline, and the next proof in the project deletes what is left.
 """
 
-import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -33,10 +33,10 @@ from tpu_core import google as core
 from tpu_core.words import duration, money
 from tpustack import console, errors, live, stacks
 from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound
-from tpustack.project import root
 
 NAME: Final = "tpu-stack-prove"
-"""The label of a proof's TPU VM, the first part of its name, and the namespace of what it saw."""
+"""The label of a proof's TPU VM, which holds when the proof ends at the latest, in seconds since
+1970; the first part of its name; and the namespace of what it saw."""
 # From the request for the TPU VM until it is gone. The reserve is for its deletion, which takes a
 # minute, and for a call that hangs (60 s, and it is repeated for 15 s).
 LIMIT_SECONDS, RESERVE_SECONDS, LEAST_SECONDS = 1800.0, 300.0, 900.0
@@ -45,11 +45,9 @@ _SETTLE_SECONDS = 60.0
 _PAUSE, _SCRIPT_SECONDS, _WORKER_SECONDS, _LOG_SECONDS = 10.0, 300.0, 600.0, 120.0
 _TPU = "https://tpu.googleapis.com/v2/"
 _LOGS = "https://logging.googleapis.com/v2/entries:list"
-_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}:testIamPermissions"
-_BILLING = "https://cloudbilling.googleapis.com/v1/projects/{}/billingInfo"
 # Of google.rpc.Code, in the error of an operation.
 _EXHAUSTED = 8
-_MOST_PERMISSIONS, _SHOWN, _LONGEST, _KEPT = 100, 5, 2000, 3
+_SHOWN, _LONGEST, _KEPT = 5, 2000, 3
 
 
 # --- The TPU VM: no one logs in, since its start-up script writes what it sees to guest attributes
@@ -61,7 +59,10 @@ _OF_HOST = tuple(
     f"attributes/{name}"
     for name in ("accelerator-type", "agent-worker-number", "worker-network-endpoints")
 )
-Network = Mapping[str, str]
+Network = Mapping[str, str | bool]
+# Without an external address, Google wants Private Google Access in the network (enableExternalIps
+# in the TPU API's discovery document), which a project's default network lacks.
+_DEFAULT: Final[Network] = {"enableExternalIps": True}
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Plan:
     """What a proof makes, where, and for how long at most.
 
     Attributes:
-        network: of the TPU VM, as the API has it; empty for the project's default network.
+        network: of the TPU VM, as the API has it.
         hour: what it costs.
         seconds: from the request for it until it is gone.
     """
@@ -86,8 +87,8 @@ class Plan:
         """Return what so many seconds cost, in US dollars."""
         return self.hour.amount * Decimal(str(seconds)) / 3600
 
-    def node(self, name: str) -> dict[str, Any]:
-        """Return the request for the TPU VM of that name."""
+    def node(self, name: str, now: float) -> dict[str, Any]:
+        """Return the request, at a time, for the TPU VM of that name."""
         values = {
             "@SECONDS@": str(self.seconds - RESERVE_SECONDS),
             "@ENTRIES@": repr((_NOTICE, *_OF_HOST)),
@@ -101,8 +102,8 @@ class Plan:
             "acceleratorType": self.tpu.name,
             "runtimeVersion": self.runtime.name,
             "schedulingConfig": {"spot": True},
-            "labels": {NAME: "true"},
-            "networkConfig": {**self.network, "enableExternalIps": False},
+            "labels": {NAME: str(math.ceil(now + self.seconds))},
+            "networkConfig": dict(self.network),
             "metadata": {**switches, "startup-script": script},
         }
 
@@ -126,7 +127,7 @@ class Proof:
     Args:
         google: makes the calls, which are noted as evidence.
         plan: what to make.
-        now: seconds on a clock that only moves forward.
+        now: seconds since 1970: other processes read them, and they count while a laptop sleeps.
         sleep: waits for so many seconds.
     """
 
@@ -134,7 +135,7 @@ class Proof:
         self,
         google: Google,
         plan: Plan,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.plan, self.google = plan, Google(self._noted)
@@ -162,7 +163,7 @@ class Proof:
         Raises Unanswered without capacity or within the time, ApiError if Google refuses it.
         """
         self.asked = self._now()
-        body = self.plan.node(self.name)
+        body = self.plan.node(self.name, self.asked)
         try:
             operation = self.google.post(f"{self._zone}/nodes", body, {"nodeId": self.name})
             self._answered = True
@@ -233,60 +234,80 @@ class Proof:
         entry |= {"why": console.line(why), "evidence": notes}
         return dict(_redacted(entry, self.plan.project))
 
-    def standing(self, zone: str = "") -> dict[str, str]:
-        """Return the states of proofs' TPU VMs in a zone (`-`: all) by full name, or of its own."""
-        url = f"{_TPU}projects/{self.plan.project}/locations/{zone or self.plan.zone}/nodes"
-        return {
-            node["name"]: node.get("state", "")
+    def standing(self, zone: str) -> list[dict[str, Any]]:
+        """Return the TPU VMs of all proofs in a zone (`-`: all)."""
+        url = f"{_TPU}projects/{self.plan.project}/locations/{zone}/nodes"
+        return [
+            node
             for node in self.google.pages(url, "nodes", partial=zone == "-")
-            if f"/{NAME if zone else self.name}" in node["name"]
-            and node.get("labels", {}).get(NAME) == "true"
-        }
+            if f"/nodes/{NAME}-" in node["name"]
+            and node.get("labels", {}).get(NAME, "").isdecimal()
+        ]
 
-    def clean(self, zone: str = "") -> None:
-        """Delete its TPU VM, or those of all proofs in a zone (`-`: all); `left` has what stays.
+    def earlier(self) -> list[str]:
+        """Return the TPU VMs of proofs whose time is over, by full name.
 
-        An answer that was lost counts for nothing: it looks again until Google names no TPU VM, and
-        as long as a request for one whose answer was lost may still be carried out.
-
-        Raises ApiError if Google refuses what concerns earlier proofs.
+        Raises TpustackError while the time of another proof is not over: it may be under way.
         """
-        if self._cleaned or (self.asked is None and not zone):
-            return
-        begun, known = self._now(), False
-        settled = begun + (0.0 if self._answered or zone else _SETTLE_SECONDS)
+        found = self.standing("-")
+        for node in found:
+            ends = int(node["labels"][NAME])
+            if ends > self._now():
+                raise errors.TpustackError(
+                    f"{node['name']} is of another proof, which may last until "
+                    f"{datetime.fromtimestamp(ends, timezone.utc):%Y-%m-%d %H:%M:%S} UTC. Try "
+                    f"again after that. If it was killed, run {self._command(node['name'])}"
+                )
+        return [node["name"] for node in found]
+
+    def clean(self) -> None:
+        """Delete its TPU VM; `left` has it if it stays."""
+        if not self._cleaned and self.asked is not None:
+            own = f"projects/{self.plan.project}/locations/{self.plan.zone}/nodes/{self.name}"
+            # A request whose answer was lost may still be carried out.
+            self._delete([own], self.plan.zone, 0.0 if self._answered else _SETTLE_SECONDS)
+            self.seconds, self._cleaned = self._now() - self.asked, True
+
+    def _delete(self, names: Sequence[str], zone: str, settle: float = 0.0) -> None:
+        """Delete TPU VMs until Google lists none, for `settle` seconds at least.
+
+        An answer that was lost counts for nothing; `left` has what may stay.
+        """
+        begun, own = self._now(), {name.rpartition("/")[2] for name in names}
         while True:
-            with suppress(*(() if zone else (ApiError,))):
-                known, found = False, self.standing(zone)
-                self.left, known = list(found), True
-                for name in (one for one, state in found.items() if state != "DELETING"):
-                    with suppress(NotFound):
-                        self.google.delete(_TPU + name)
-            done = known and not self.left and self._now() >= settled
+            self.left = list(names)
+            with suppress(errors.TpustackError):
+                found = self.standing(zone)
+                found = [node for node in found if node["name"].rpartition("/")[2] in own]
+                self.left = [node["name"] for node in found]
+                for node in found:
+                    if node.get("state") != "DELETING":
+                        with suppress(NotFound):
+                            self.google.delete(_TPU + node["name"])
+            done = not self.left and self._now() >= begun + settle
             if done or self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
-                break
+                return
             self._sleep(_PAUSE)
-        if not zone:
-            self.seconds, self._cleaned = self._now() - (self.asked or begun), True
-            if not known:
-                self.left = [f"projects/-/locations/{self.plan.zone}/nodes/{self.name}"]
+
+    def _command(self, name: str) -> str:
+        return (
+            f"`gcloud compute tpus tpu-vm delete {name.rpartition('/')[2]} "
+            f"--project {self.plan.project} --zone {name.split('/')[3]}`"
+        )
 
     def stays(self) -> str:
         """Return what to run since a TPU VM was not deleted, as far as Google has confirmed."""
-        commands = (
-            f"`gcloud compute tpus tpu-vm delete {name.rpartition('/')[2]} "
-            f"--project {self.plan.project} --zone {name.split('/')[3]}`"
-            for name in self.left
-        )
-        return f"Google did not confirm the deletion. To stop paying, run {'; '.join(commands)}"
+        commands = "; ".join(map(self._command, self.left))
+        return f"Google did not confirm the deletion. To stop paying, run {commands}"
 
     def run(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
         """Ask each claim, tell and return their entries; delete the TPU VM whatever happens.
 
         Raises:
-            TpustackError: when an earlier proof's TPU VM stays; it names the command for it.
+            TpustackError: when another proof's TPU VM stays; it names the command for it.
         """
-        self.clean("-")
+        if earlier := self.earlier():
+            self._delete(earlier, "-")
         if self.left:
             raise errors.TpustackError(self.stays())
         entries = []
@@ -316,14 +337,13 @@ def _compared(wrong: set[str], count: int, what: str) -> tuple[bool, str]:
 
 def permissions(proof: Proof) -> tuple[bool, str]:
     """Ask whether Google knows every permission of the deployer's role."""
-    names, url = every_permission(), _PROJECT.format(proof.plan.project)
-    for first in range(0, len(names), _MOST_PERMISSIONS):
-        try:
-            proof.google.post(url, {"permissions": names[first : first + _MOST_PERMISSIONS]})
-        except ApiError as error:
-            if error.status != 400:
-                raise
-            return False, str(error)
+    names, url = every_permission(), live.MANAGER.format(proof.plan.project)
+    try:
+        live.granted(proof.google, url, names)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        return False, str(error)
     return _compared(set(), len(names), "")
 
 
@@ -442,6 +462,7 @@ _PRIVATE = (
     (r'("startup-script": *)"(\\.|[^"\\])*"', r'\1"…"'),
     (r"[\w.+-]+@[\w.-]+\w", "EMAIL"),
     (r"\bprojects/[^-/\"'\s:?][^/\"'\s:?]*", "projects/PROJECT"),
+    (r"\b(project[ =])\d+", r"\1PROJECT"),  # "has not been used in project 1 before"
     (r"\bya29\.[\w.-]+", "TOKEN"),
     (r"\b\d{1,3}(\.\d{1,3}){3}\b", "ADDRESS"),
 )
@@ -461,9 +482,9 @@ def _redacted(value: Any, project: str) -> Any:
 
 
 def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a proof as its file has it, with a digest that shows a later change."""
+    """Return a proof as its file has it."""
     plan = proof.plan
-    made = {
+    return {
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
         "zone": plan.zone,
         "acceleratorType": plan.tpu.name,
@@ -472,13 +493,6 @@ def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "cost": {"seconds": round(proof.seconds), "dollars": f"{plan.cost(proof.seconds):.4f}"},
         "claims": list(claims),
     }
-    return {**made, "digest": digest(made)}
-
-
-def digest(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a proof without its digest. It shows a slip; anyone can forge it."""
-    rest = {key: value for key, value in document.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 _ANSWERS = {True: "true", False: "false", None: "not answered"}
@@ -497,55 +511,7 @@ def issue(document: Mapping[str, Any]) -> str:
         f"{document['zone']} with {document['runtimeVersion']}; {versions}; "
         f"{duration(cost['seconds'])}, {money(Decimal(cost['dollars']))}."
     )
-    end = f"Digest of the attached proof.json: {document['digest']}"
-    return "\n".join((head, "", "| claim | answer | why |", "|---|---|---|", *rows, "", end))
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Return the proof in a file. Raises UsageError: why it counts for nothing."""
-    try:
-        made = json.loads(path.read_text("utf-8"))
-        [(made["date"], one["claim"], one["answer"]) for one in made["claims"]]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise errors.UsageError(f"{path.name} is not a proof ({why})") from None
-    if made.get("digest") != digest(made):
-        raise errors.UsageError(
-            f"{path.name} was changed after `tpustack prove` wrote it: its digest is another. Ask "
-            "for the file as it was written"
-        )
-    return dict(made)
-
-
-_PAGE = """\
-# Proofs
-
-<!-- Generated by `make docs` from proofs/*.json; a test keeps it current. -->
-
-What [`tpustack prove`](verification.md#prove-it-yourself) found on the real Google Cloud.
-
-| claim | whether | true | false | newest |
-|---|---|---|---|---|
-"""
-
-
-def page(folder: Path) -> str:
-    """Return docs/proofs.md: what the proofs in a folder answered, and which don't count."""
-    good, aside = list[dict[str, Any]](), list[str]()
-    for path in sorted(folder.glob("*.json")):
-        try:
-            good.append(read(path))
-        except errors.UsageError as error:
-            aside.append(f"- {error}")
-    rows = []
-    for name in CLAIMS:
-        found = [(p["date"], c["answer"]) for p in good for c in p["claims"] if c["claim"] == name]
-        told = [each for each in found if each[1] is not None]
-        true = sum(answer is True for _, answer in told)
-        newest = max((day for day, _ in told), default="unproven")
-        rows.append(f"| {name} | {_says(name)} | {true} | {len(told) - true} | {newest} |")
-    rows += ["", "Set aside:", "", *aside] if aside else []
-    return "\n".join((_PAGE.rstrip(), *rows, ""))
+    return "\n".join((head, "", "| claim | answer | why |", "|---|---|---|", *rows))
 
 
 # --- The command
@@ -562,7 +528,7 @@ def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: 
     if zone not in zones:
         errors.refuse([without_tpus("--zone", zone, zones)])
     with suppress(Forbidden):  # Not everyone may look; Google refuses the TPU VM then.
-        if not google.get(_BILLING.format(project)).get("billingEnabled"):
+        if not google.get(f"{live.BILLING}/projects/{project}/billingInfo").get("billingEnabled"):
             why = "has no billing account, so that Google creates nothing in it"
             cure = f"Run `gcloud billing projects link {project} --billing-account ACCOUNT`"
             errors.refuse([Problem("--project", project, why, cure)])
@@ -598,16 +564,19 @@ def _place(stack: str | None, project: str | None, zone: str | None) -> tuple[st
     if stack is None:
         if project is None or zone is None:
             raise errors.UsageError("say where: either --stack, or --project and --zone")
-        return project, zone, {}
+        return project, zone, _DEFAULT
     if project is not None or zone is not None:
         raise errors.UsageError("--stack can't be combined with --project or --zone")
     settings = stacks.load(stack)
-    network, given = settings.network, dict[str, str]()
-    if not network.create:
-        host = f"projects/{network.project or settings.project}"
-        given["network"] = f"{host}/global/networks/{network.given_name}"
-        subnetwork = f"{settings.region}/subnetworks/{network.given_subnetwork}"
-        given["subnetwork"] = f"{host}/regions/{subnetwork}"
+    network = settings.network
+    if network.create:  # That one need not be there yet.
+        return settings.project, settings.zone, _DEFAULT
+    host = f"projects/{network.project or settings.project}"
+    given = {
+        "network": f"{host}/global/networks/{network.given_name}",
+        "subnetwork": f"{host}/regions/{settings.region}/subnetworks/{network.given_subnetwork}",
+        "enableExternalIps": settings.tpu.external_ips,
+    }
     return settings.project, settings.zone, given
 
 
@@ -616,14 +585,13 @@ _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
 @click.command("prove")
-@console.stack("Where: the stack's project, zone and network. It need not be up.")
+@console.stack("Where: the stack's project, zone and existing network. It need not be up.")
 @click.option("--project", help="Where, without a stack: the project, and its default network.")
 @click.option("--zone", shell_complete=console.zones, help="Where, without a stack.")
 @click.option("--ceiling", type=_DOLLARS, default=1.0, help="The most it costs.  [default: $1.00]")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/proofs.md.")
 @click.option("--out", type=_FILE, default="proof.json", help="The proof.  [default: proof.json]")
-def prove_command(ceiling: float, yes: bool, as_page: bool, out: Path, **where: str | None) -> None:
+def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> None:
     """Ask the real Google Cloud what docs/verification.md lists as open.
 
     It creates the zone's cheapest spot TPU VM, asks each claim, deletes the TPU VM, and writes
@@ -632,16 +600,13 @@ def prove_command(ceiling: float, yes: bool, as_page: bool, out: Path, **where: 
 
     Exit code 0: each claim is answered, 1: a TPU VM could not be deleted, 3: a claim is open.
     """
-    if as_page:
-        click.echo(page(root() / "proofs"), nl=False)
-        return
     google = Google()
     if not out.absolute().parent.is_dir():
         why = "is in a folder that doesn't exist"
         errors.refuse([Problem("--out", str(out), why, "Create the folder first")])
     plan = plan_of(google, *_place(**where), ceiling)
     proof = Proof(google, plan)
-    for name in proof.standing("-"):
+    for name in proof.earlier():
         console.say(f"{name} is of an earlier proof, and is deleted first")
     console.say(
         f"A spot {plan.tpu.name} in {plan.zone} of {plan.project} with {plan.runtime.name}: "
