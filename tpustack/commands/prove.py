@@ -40,7 +40,7 @@ NAME: Final = "tpu-stack-prove"
 # From the request for the TPU VM until it is gone. The reserve is for its deletion, which takes a
 # minute, and for a call that hangs (60 s, and it is repeated for 15 s).
 LIMIT_SECONDS, RESERVE_SECONDS, LEAST_SECONDS = 1800.0, 300.0, 900.0
-# A request whose answer was lost may still be carried out for so long.
+# A request whose answer was lost may still be carried out for so long. No source: a guess.
 _SETTLE_SECONDS = 60.0
 _PAUSE, _SCRIPT_SECONDS, _WORKER_SECONDS, _LOG_SECONDS = 10.0, 300.0, 600.0, 120.0
 _TPU = "https://tpu.googleapis.com/v2/"
@@ -71,8 +71,7 @@ class Plan:
 
     Attributes:
         network: of the TPU VM, as the API has it.
-        hour: what it costs.
-        seconds: from the request for it until it is gone.
+        seconds: from the request for the TPU VM until it is gone.
     """
 
     project: str
@@ -146,7 +145,7 @@ class Proof:
         self.asked: float | None = None
         self.seconds = 0.0
         self.left: list[str] = []
-        self._answered = self._cleaned = False
+        self._cleaned = False
         self._node: dict[str, Any] = {}
 
     def _noted(self, verb: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
@@ -164,12 +163,7 @@ class Proof:
         """
         self.asked = self._now()
         body = self.plan.node(self.name, self.asked)
-        try:
-            operation = self.google.post(f"{self._zone}/nodes", body, {"nodeId": self.name})
-            self._answered = True
-        except ApiError as error:
-            self._answered = 400 <= error.status < 500
-            raise
+        operation = self.google.post(f"{self._zone}/nodes", body, {"nodeId": self.name})
         for _ in self.rounds(self.plan.seconds):
             if operation.get("done"):
                 break
@@ -178,7 +172,7 @@ class Proof:
             raise Unanswered(f"it was not READY after {duration(self._now() - self.asked)}")
         if refusal := operation.get("error"):
             if refusal.get("code") == _EXHAUSTED:
-                raise Unanswered(f"{self.plan.zone} has no capacity now: {refusal['message']}")
+                raise Unanswered(f"no capacity or quota now: {refusal['message']}")
             raise ApiError(400, str(refusal.get("message")))
         self._node = self.google.get(f"{self._zone}/nodes/{self.name}")
         return self._node
@@ -264,14 +258,14 @@ class Proof:
         """Delete its TPU VM; `left` has it if it stays."""
         if not self._cleaned and self.asked is not None:
             own = f"projects/{self.plan.project}/locations/{self.plan.zone}/nodes/{self.name}"
-            # A request whose answer was lost may still be carried out.
-            self._delete([own], self.plan.zone, 0.0 if self._answered else _SETTLE_SECONDS)
+            self._delete([own], self.plan.zone, 0.0 if self._node else _SETTLE_SECONDS)
             self.seconds, self._cleaned = self._now() - self.asked, True
 
     def _delete(self, names: Sequence[str], zone: str, settle: float = 0.0) -> None:
-        """Delete TPU VMs until Google lists none, for `settle` seconds at least.
+        """Delete TPU VMs until Google lists none; `left` has what may stay.
 
-        An answer that was lost counts for nothing; `left` has what may stay.
+        An answer that was lost counts for nothing. Before Google has listed any, it is asked for
+        `settle` seconds: a request whose answer was lost may still be carried out.
         """
         begun, own = self._now(), {name.rpartition("/")[2] for name in names}
         while True:
@@ -281,6 +275,7 @@ class Proof:
                 found = [node for node in found if node["name"].rpartition("/")[2] in own]
                 self.left = [node["name"] for node in found]
                 for node in found:
+                    settle = 0.0
                     if node.get("state") != "DELETING":
                         with suppress(NotFound):
                             self.google.delete(_TPU + node["name"])
@@ -572,7 +567,7 @@ def _place(stack: str | None, project: str | None, zone: str | None) -> tuple[st
     if network.create:  # That one need not be there yet.
         return settings.project, settings.zone, _DEFAULT
     host = f"projects/{network.project or settings.project}"
-    given = {
+    given: Network = {
         "network": f"{host}/global/networks/{network.given_name}",
         "subnetwork": f"{host}/regions/{settings.region}/subnetworks/{network.given_subnetwork}",
         "enableExternalIps": settings.tpu.external_ips,
@@ -601,9 +596,9 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
     Exit code 0: each claim is answered, 1: a TPU VM could not be deleted, 3: a claim is open.
     """
     google = Google()
-    if not out.absolute().parent.is_dir():
-        why = "is in a folder that doesn't exist"
-        errors.refuse([Problem("--out", str(out), why, "Create the folder first")])
+    if not os.access(out.absolute().parent, os.W_OK):
+        why = "is in a folder that doesn't exist, or that you can't write to"
+        errors.refuse([Problem("--out", str(out), why, "Name a file in another folder")])
     plan = plan_of(google, *_place(**where), ceiling)
     proof = Proof(google, plan)
     for name in proof.earlier():

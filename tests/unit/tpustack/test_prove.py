@@ -193,7 +193,7 @@ def test_a_zone_without_capacity_and_an_api_without_answer_leave_claims_open(
         None
     }
     why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
-    assert "has no capacity now" in why["spot-tpu"]
+    assert "no capacity or quota now" in why["spot-tpu"]
     assert why["deletion"] == "no TPU VM was READY"
     assert cloud.cloud.store.items(NODE) == []
 
@@ -316,7 +316,7 @@ def test_the_tpu_is_labelled_with_the_end_of_its_proof(cloud: LocalCloud) -> Non
 
 
 def test_a_zone_that_google_does_not_reach_for_a_moment_keeps_no_tpu() -> None:
-    cloud, said = Cloud(1, 0, "signal"), []
+    cloud, said = Cloud(1, 0, "signal"), list[str]()
 
     def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         if url.endswith("/nodes") and cloud.nodes and not said:
@@ -370,8 +370,10 @@ def test_ctrl_c_while_google_creates_deletes_it_and_writes_nothing(
         (("--project", "p"), "say where: either --stack, or --project and --zone"),
         (("--stack", "dev", "--zone", ZONE), "--stack can't be combined with --project or --zone"),
         (("--project", "p", "--zone", "us-central1"), "is a region, not a zone"),
-        (("--project", "p", "--zone", ZONE, "--out", "/no/such/x"), "Create the folder first"),
+        (("--project", "p", "--zone", ZONE, "--out", "/no/such/x"), "in another folder"),
         (("--project", "p", "--zone", ZONE, "--ceiling", "0"), "--ceiling"),
+        (("--project", "p", "--zone", ZONE, "--ceiling", "-1"), "--ceiling"),
+        (("--project", "p", "--zone", ZONE, "--ceiling", "inf"), "--ceiling"),
     ],
 )
 def test_wrong_options_are_refused_before_google_is_asked(
@@ -383,6 +385,18 @@ def test_wrong_options_are_refused_before_google_is_asked(
     monkeypatch.setattr(google, "_transport", lambda: send)
     done = run("prove", *arguments)
     assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_a_stack_has_its_existing_network_or_the_default_one_with_an_address(project: Path) -> None:
+    assert prove._place("dev", None, None) == ("our-project-dev", "us-central1-a", prove._DEFAULT)
+    path = project / "stacks" / "Pulumi.dev.yaml"
+    path.write_text(path.read_text() + "\n  tpu-stack:network: {create: false, name: ours}\n")
+    subnetwork = "projects/our-project-dev/regions/us-central1/subnetworks/ours"
+    assert prove._place("dev", None, None)[2] == {
+        "network": "projects/our-project-dev/global/networks/ours",
+        "subnetwork": subnetwork,
+        "enableExternalIps": False,
+    }
 
 
 def test_a_project_without_billing_is_refused(command: Any, cloud: LocalCloud) -> None:
