@@ -165,9 +165,9 @@ class Proof:
         body = self.plan.node(self.name, self.asked)
         operation = self.google.post(f"{self._zone}/nodes", body, {"nodeId": self.name})
         for _ in self.rounds(self.plan.seconds):
+            operation = self.google.get(f"{_TPU}{operation['name']}")
             if operation.get("done"):
                 break
-            operation = self.google.get(f"{_TPU}{operation['name']}")
         else:
             raise Unanswered(f"it was not READY after {duration(self._now() - self.asked)}")
         if refusal := operation.get("error"):
