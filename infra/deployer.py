@@ -134,6 +134,12 @@ def permissions_of_role(*, creates: bool) -> list[str]:
     return [*(["tpu.nodes.create"] if creates else []), *TPU_PERMISSIONS]
 
 
+def every_permission() -> list[str]:
+    """Return each permission in the project that some stack takes."""
+    groups: dict[str, dict[str, list[str]]] = _catalog()["groups"]
+    return sorted({name for group in groups.values() for name in _together(group, ALL)})
+
+
 def sweeper() -> list[str]:
     """Return what deleting resources that are in no state takes (`tpustack ci sweep`)."""
     listed: list[str] = _catalog()["sweeper"]

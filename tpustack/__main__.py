@@ -44,6 +44,7 @@ GROUPS = {
         "bootstrap": "Create the pipeline's state bucket, key and identities.",
         "ci": "Run the steps of the pipeline, such as preview.",
         "permissions": "Write the deployer's role as a file for gcloud.",
+        "prove": "Ask the real Google Cloud what is still unproven.",
     },
 }
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
@@ -68,6 +69,7 @@ _WHERE = {
     "migrate": "commands.stack:migrate_command",
     "notebook": "commands.machines:notebook_command",
     "permissions": "commands.stack:permissions_command",
+    "prove": "commands.prove:prove_command",
     "recover": "commands.recovery:recover_command",
     "settings": "commands.reference:settings_command",
     "ssh": "commands.machines:ssh_command",
@@ -96,9 +98,7 @@ class Commands(console.LazyGroup):
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
-    """TensorFlow on Cloud TPUs as a Pulumi stack. To complete commands in a shell:
-    eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)"
-    """
+    """TensorFlow on Cloud TPUs as a Pulumi stack. Completion: docs/commands.md"""
 
 
 def main() -> None:

@@ -23,9 +23,9 @@ from tpu_core.google import HIDDEN
 from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
 from tpustack.errors import TpustackError
 
-_BILLING = "https://cloudbilling.googleapis.com/v1"
+BILLING = "https://cloudbilling.googleapis.com/v1"
 _COMPUTE = "https://compute.googleapis.com/compute/v1"
-_MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 _SERVICES = "https://serviceusage.googleapis.com/v1/projects/{}/services"
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
 WRONG, UNKNOWN, WARNING, OK = "wrong", "unknown", "warning", "ok"
@@ -75,7 +75,7 @@ class Target:
 
     def record(self) -> dict[str, Any]:
         """Return Google's record of the project."""
-        return self.look(_MANAGER.format(self.project))
+        return self.look(MANAGER.format(self.project))
 
     def is_enabled(self, api: str) -> bool:
         """Return whether an API answers in the project."""
@@ -137,7 +137,7 @@ def project(target: Target) -> Iterator[Finding]:
 
 def billing(target: Target) -> Iterator[Finding]:
     """Ask whether the project has billing enabled."""
-    info = target.google.get(f"{_BILLING}/projects/{target.project}/billingInfo")
+    info = target.google.get(f"{BILLING}/projects/{target.project}/billingInfo")
     if info.get("billingEnabled"):
         yield _ok(f"{info['billingAccountName']} pays")
     else:
@@ -167,19 +167,24 @@ _MOST, _SHOWN = 100, 6
 def permissions(target: Target) -> Iterator[Finding]:
     """Ask for exactly the permissions that `tpustack permissions` lists."""
     needed = permissions_of(target.settings)
-    yield _held(target, _MANAGER.format(target.project), needed.of_project(), "in the project")
+    yield _held(target, MANAGER.format(target.project), needed.of_project(), "in the project")
     budget = target.settings.budget
     if budget is not None and budget.billing_account:
-        url = f"{_BILLING}/billingAccounts/{budget.billing_account}"
+        url = f"{BILLING}/billingAccounts/{budget.billing_account}"
         yield _held(target, url, needed.of_billing_account(), "on the billing account")
 
 
+def granted(google: Google, url: str, names: Sequence[str]) -> set[str]:
+    """Return which of the permissions the caller has on the resource at `url`."""
+    found: set[str] = set()
+    for first in range(0, len(names), _MOST):
+        body = {"permissions": names[first : first + _MOST]}
+        found.update(google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
+    return found
+
+
 def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
-    granted: set[str] = set()
-    for first in range(0, len(needed), _MOST):
-        body = {"permissions": needed[first : first + _MOST]}
-        granted.update(target.google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
-    missing = sorted(set(needed) - granted)
+    missing = sorted(set(needed) - granted(target.google, url, needed))
     if not missing:
         return _ok(f"all {len(needed)} {where}")
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
@@ -391,7 +396,7 @@ def machine_type(target: Target) -> Iterator[Finding]:
 
 # Quotas.
 
-_METRICS = (
+METRICS = (
     "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/"
     "consumerQuotaMetrics"
 )
@@ -427,11 +432,11 @@ def tpu(target: Target) -> Iterator[Finding]:
     if accelerator is None or not target.is_enabled(TPU_API):
         yield _disabled(TPU_API)
         return
-    pages = target.google.pages(_METRICS.format(target.project), "metrics", {"pageSize": 200})
+    pages = target.google.pages(METRICS.format(target.project), "metrics", {"pageSize": 200})
     metrics = [
         metric
         for metric in pages
-        if _counts(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
+        if counts(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
     ]
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
     needed = _size(accelerator) * wanted.slices
@@ -491,7 +496,7 @@ def _limit(buckets: Iterable[dict[str, Any]], zone: str) -> _Limit | None:
     return _Limit(math.inf if height == _UNLIMITED else height, place[where])
 
 
-def _counts(name: str, accelerator: Accelerator, capacity: machines.Capacity) -> bool:
+def counts(name: str, accelerator: Accelerator, capacity: machines.Capacity) -> bool:
     """Return whether a metric of this name counts such TPUs."""
     words, family, kinds = {*name.split("-")}, accelerator.family, machines.Capacity
     if "tpu" not in words or words.isdisjoint((family, _FAMILY.get(family, family))):

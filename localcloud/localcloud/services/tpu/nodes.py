@@ -122,6 +122,33 @@ def list_nodes(cloud: Cloud, call: Call) -> Json:
     return page(call, "nodes", [_view(cloud, call, one) for one in api.listed(cloud, call, NODE)])
 
 
+# Google's roles hold no permission of its own for it (dataset of 2026-08-22).
+@NODES.method("getGuestAttributes", verb="get", versions=V2)
+def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
+    """Return what the guests of a TPU VM have written, of all hosts or of `workerIds`.
+
+    As with instances, the metadata must allow it: there is no source about TPU VMs.
+    """
+    record, query = load(cloud, NODE, node_name(call, cloud)), call.body.get("queryPath", "")
+    if record.get("metadata", {}).get("enable-guest-attributes", "").upper() != "TRUE":
+        message = "Permission denied: the node's metadata does not set enable-guest-attributes."
+        raise ApiError(403, message)
+    keys = hosts.keys(record)
+    wanted = call.body.get("workerIds") or [str(index) for index in range(len(keys))]
+    if unknown := [one for one in wanted if not one.isdecimal() or int(one) >= len(keys)]:
+        raise invalid(f"Invalid worker_ids {unknown}: the node has {len(keys)} workers.")
+    return {"guestAttributes": [_guest(cloud, keys[int(index)], query) for index in wanted]}
+
+
+def _guest(cloud: Cloud, key: str, query: str) -> Json:
+    items = [
+        dict(zip(("namespace", "key", "value"), (*name.split("/"), value), strict=True))
+        for name, value in cloud.machines.guest_attributes(key).items()
+        if name.startswith(query.strip("/"))
+    ]
+    return {"queryPath": query, "queryValue": {"items": items}}
+
+
 @NODES.method("delete")
 def delete_node(cloud: Cloud, call: Call) -> Json:
     """Delete a node, whatever its state.

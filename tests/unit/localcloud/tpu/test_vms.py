@@ -283,3 +283,28 @@ def test_a_subnetwork_has_an_address_for_every_host_or_refuses(tpu: Client) -> N
     tpu.post(f"{europe}/nodes", slice_, nodeId="a")
     answer = tpu.post(f"{europe}/nodes", slice_, nodeId="b", status=400)
     assert "4 addresses are wanted, 0 of 4 are free" in answer["error"]["message"]
+
+
+def test_what_the_guests_wrote_is_read_through_the_tpu_api(
+    tpu: Client, machines: FakeMachines
+) -> None:
+    allowed = {"metadata": {"enable-guest-attributes": "TRUE"}}
+    tpu.post(f"{V2}/nodes", VM | allowed, nodeId="t")
+    found = tpu.post(f"{V2}/nodes/t:getGuestAttributes", {"queryPath": "hostkeys/"})
+    item = {"namespace": "hostkeys", "key": "ssh-ed25519", "value": "key of 0"}
+    answer = {"queryPath": "hostkeys/", "queryValue": {"items": [item]}}
+    assert found == {"guestAttributes": [answer]}
+    found = tpu.post(f"{V2}/nodes/t:getGuestAttributes", {"queryPath": "other/"})
+    assert found["guestAttributes"][0]["queryValue"] == {"items": []}
+
+
+def test_guest_attributes_need_the_switch_a_known_worker_and_a_reader(tpu: Client) -> None:
+    tpu.post(f"{V2}/nodes", VM, nodeId="off")
+    tpu.post(f"{V2}/nodes/off:getGuestAttributes", {}, status=403)
+    tpu.post(f"{V2}/nodes/gone:getGuestAttributes", {}, status=404)
+    allowed = {"metadata": {"enable-guest-attributes": "TRUE"}}
+    tpu.post(f"{V2}/nodes", VM | allowed, nodeId="on")
+    refused = tpu.post(f"{V2}/nodes/on:getGuestAttributes", {"workerIds": ["1"]}, status=400)
+    assert "the node has 1 workers" in refused["error"]["message"]
+    stranger = tpu.as_member("user:stranger@example.com")
+    stranger.post(f"{V2}/nodes/on:getGuestAttributes", {}, status=403)

@@ -1,0 +1,678 @@
+"""`tpustack prove`: its claims against the local cloud, and what is left when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import credentials
+from infra.catalog import Catalog, entries
+from infra.credentials import Given
+from localcloud.app import LocalCloud
+from localcloud.core import projects
+from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import SETTING, Fault, SerialLog
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.services.tpu.api import NODE
+from localcloud.testing import Client, session
+from tests.unit.localcloud.fake_machines import FakeMachines
+from tpu_core.google import Answer, Body, Send
+from tpustack import console
+from tpustack.cloud import google
+from tpustack.cloud.google import Google
+from tpustack.commands import prove
+from tpustack.commands.prove import CLAIMS, NAME, RESERVE_SECONDS, Plan, Proof
+from tpustack.errors import TpustackError
+
+from .conftest import REPOSITORY, Run
+
+ZONE = "us-central1-a"
+APIS = (
+    *("tpu.googleapis.com", "compute.googleapis.com", "logging.googleapis.com"),
+    *("cloudresourcemanager.googleapis.com", "serviceusage.googleapis.com"),
+)
+BILLING = f"cloudbilling.googleapis.com/v1/projects/{DEFAULT_PROJECT}/billingInfo"
+GOOD = {
+    "preempted": "FALSE",
+    "attributes/accelerator-type": "v5litepod-1",
+    "attributes/agent-worker-number": "0",
+    "attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2",
+}
+NOWHERE = "error: HTTP Error 404: Not Found"
+
+
+class Machines(FakeMachines):
+    """Machines whose start-up script has seen `seen`, and whose serial port is logged if `logs`."""
+
+    seen: dict[str, Any] | None
+    booted = 0.0
+    logs_serial = True
+
+    def guest_attributes(self, key: str) -> dict[str, str]:
+        if self.seen is None:
+            return {}
+        command = self.specs[key].daemons["tpu-runtime"]
+        port = int(next(part for part in command if part.startswith("--port=")).partition("=")[2])
+        return {f"{NAME}/seen": json.dumps({"ports": [22, port], **self.seen})}
+
+    def serial_logs(self, project: str) -> list[SerialLog]:
+        keys = self.specs if self.logs_serial else ()
+        return [
+            SerialLog(project, ZONE, "t1v", 1, ((0, self.booted),), self._line(key).encode())
+            for key in keys
+        ]
+
+    def _line(self, key: str) -> str:
+        return f"[ 1.0] {key.split('/')[5]}: the start-up script runs\n"
+
+
+@pytest.fixture
+def machines() -> Machines:
+    made = Machines()
+    made.seen = GOOD
+    return made
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, machines: Machines) -> Iterator[LocalCloud]:
+    made = LocalCloud(tmp_path / "home", clock=VirtualClock())
+    made.start()
+    projects.enable_services(made.cloud, DEFAULT_PROJECT, APIS)
+    machines.booted = made.cloud.clock.now()
+    real, made.cloud.machines = made.cloud.machines, machines
+    yield made
+    machines.suspend_all()
+    made.cloud.machines = real
+    made.stop()
+
+
+class Hours:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def asked(cloud: LocalCloud, change: Callable[[Send], Send] = lambda send: send) -> Proof:
+    """A proof that has run against the local cloud, whose answers `change` may change."""
+    hours, calls = Hours(), Google(change(session(cloud)))
+    plan = prove.plan_of(calls, DEFAULT_PROJECT, ZONE, prove._DEFAULT, 1.0)
+    proof = Proof(calls, plan, lambda: hours.now, hours.sleep)
+    proof.entries = proof.run(lambda entry: None)  # type: ignore[attr-defined]
+    return proof
+
+
+def answers(proof: Proof) -> dict[str, bool | None]:
+    return {entry["claim"]: entry["answer"] for entry in proof.entries}  # type: ignore[attr-defined]
+
+
+def test_where_all_is_as_we_say_each_claim_is_true_and_nothing_is_left(cloud: LocalCloud) -> None:
+    proof = asked(cloud)
+    assert answers(proof) == dict.fromkeys(CLAIMS, True)
+    assert (cloud.cloud.store.items(NODE), proof.left) == ([], [])
+
+
+class Lying:
+    """Answers of the local cloud, changed so that they contradict the claims."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        if method == "DELETE":
+            return 200, {}, b"{}"
+        if url.endswith(":testIamPermissions"):
+            return 400, {}, b'{"error": {"message": "Permission x is not valid"}}'
+        status, answered, content = self._send(method, url, headers, body)
+        for told, instead in (
+            (b'"tpu.googleapis.com/tpu-v5s-litepod-serving', b'"tpu.googleapis.com/tpu-other'),
+            (b'"v5litepod-256"', b'"v9-256"'),
+            (b'"tpu-vm-tf-2.19.0-pjrt"', b'"tpu-vm-tf-9.9.9"'),
+            (b'"state": "READY"', b'"state": "REPAIRING"'),
+            (b'"state":"READY"', b'"state":"REPAIRING"'),
+        ):
+            content = content.replace(told, instead)
+        return status, answered, content
+
+
+def test_where_nothing_is_as_we_say_each_claim_is_false_and_says_what_stays(
+    cloud: LocalCloud, machines: Machines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines.seen = {**dict.fromkeys(GOOD, NOWHERE), "ports": [22]}
+    machines.logs_serial = False
+    proof = asked(cloud, Lying)
+    # Only a script that runs can tell that the rest is not there.
+    assert answers(proof) == {**dict.fromkeys(CLAIMS, False), "start-up script": True}
+    why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
+    assert "v9-256" in why["types"]
+    assert why["runtimes"].endswith("are missing: tpu-vm-tf-2.19.0-pjrt")
+    command = f"gcloud compute tpus tpu-vm delete {proof.name} --project {DEFAULT_PROJECT}"
+    assert f"{command} --zone {ZONE}" in capsys.readouterr().err
+
+
+def test_a_script_that_writes_nothing_is_false_and_leaves_open_what_it_would_have_seen(
+    cloud: LocalCloud, machines: Machines
+) -> None:
+    machines.seen = None
+    found = answers(asked(cloud))
+    assert found["start-up script"] is False
+    assert [name for name, one in found.items() if one is None] == [
+        "gRPC",
+        "notice",
+        "host metadata",
+    ]
+
+
+def test_a_zone_without_capacity_and_an_api_without_answer_leave_claims_open(
+    cloud: LocalCloud,
+) -> None:
+    cloud.cloud.store.put(SETTING, "stockout", {ZONE: ["*"]})
+    cloud.cloud.faults.add(Fault("serviceusage.*ConsumerQuotaMetrics*", status=403, message="no"))
+    cloud.cloud.faults.add(Fault("serviceusage.services.consumerQuotaMetrics.*", status=403))
+    proof = asked(cloud)
+    found = answers(proof)
+    assert [name for name, one in found.items() if one] == ["permissions", "types", "runtimes"]
+    assert {found[name] for name in found if name not in ("permissions", "types", "runtimes")} == {
+        None
+    }
+    why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
+    assert "no capacity or quota now" in why["spot-tpu"]
+    assert why["deletion"] == "no TPU VM was READY"
+    assert cloud.cloud.store.items(NODE) == []
+
+
+def test_a_runtime_that_google_refuses_makes_the_claim_false(cloud: LocalCloud) -> None:
+    runtime = "tpu-vm-tf-2.16.1-pod-pjrt"
+    words = f"runtime_version {runtime} is not valid"
+    cloud.cloud.faults.add(Fault("tpu.projects.locations.nodes.create", status=400, message=words))
+    assert answers(asked(cloud))["spot-tpu"] is False
+    assert cloud.cloud.store.items(NODE) == []
+
+
+def test_an_answer_of_another_form_leaves_its_claim_open_and_the_proof_whole(
+    cloud: LocalCloud,
+) -> None:
+    def change(send: Send) -> Send:
+        def changed(*call: Any) -> Answer:
+            status, answered, content = send(*call)
+            return status, answered, content.replace(b'"networkEndpoints"', b'"endpoints"')
+
+        return changed
+
+    proof = asked(cloud, change)
+    assert answers(proof) == {**dict.fromkeys(CLAIMS, True), "gRPC": None}
+    why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
+    assert why["gRPC"] == "the answer has another form: KeyError: 'networkEndpoints'"
+
+
+def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: LocalCloud) -> None:
+    proof = asked(cloud)
+    made = prove.document(proof, proof.entries)  # type: ignore[attr-defined]
+    text = json.dumps(made)
+    assert DEFAULT_PROJECT not in text
+    assert projects.number(DEFAULT_PROJECT) not in text
+    for private in ("@developer", "@example", "127.0.0.1", "Bearer", "import json"):
+        assert private not in text
+    by_name = {entry["claim"]: entry["evidence"] for entry in made["claims"]}
+    request = f"POST https://tpu.googleapis.com/v2/projects/PROJECT/locations/{ZONE}/nodes?"
+    assert by_name["spot-tpu"][0]["request"].startswith(request)
+    assert by_name["spot-tpu"][0]["status"] == 200
+
+
+def test_the_page_names_each_claim() -> None:
+    page = (REPOSITORY / "docs" / "verification.md").read_text()
+    assert [name for name in CLAIMS if f"`{name}`" not in page] == []
+
+
+# The command.
+
+
+@pytest.fixture
+def command(cloud: LocalCloud, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`tpustack prove` against the local cloud, with a clock that does not wait."""
+    who = session(cloud)
+    who.hooks = credentials.session(Given(token="unused")).hooks
+    monkeypatch.setattr(google, "_transport", lambda: who)
+    hours = Hours()
+    monkeypatch.setattr(prove, "Proof", partial(Proof, now=lambda: hours.now, sleep=hours.sleep))
+    where = ("--project", DEFAULT_PROJECT, "--zone", ZONE, "--out", str(tmp_path / "proof.json"))
+    return lambda *more: run("prove", *where, *more)
+
+
+def test_the_command_shows_the_cost_and_writes_the_proof_and_a_text_for_an_issue(
+    command: Any, tmp_path: Path
+) -> None:
+    done = command("--yes")
+    assert (done.code, "so at most $0.12 for 30 min" in done.err) == (0, True)
+    assert done.out.count("| true |") == len(CLAIMS)
+    made = json.loads((tmp_path / "proof.json").read_text())
+    assert [claim["claim"] for claim in made["claims"]] == list(CLAIMS)
+
+
+def test_without_a_yes_nothing_is_created(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: Machines
+) -> None:
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    assert command().code == 0
+    assert not (tmp_path / "proof.json").exists()
+    assert machines.specs == {}
+
+
+def test_claims_without_an_answer_are_exit_code_3(command: Any, cloud: LocalCloud) -> None:
+    cloud.cloud.store.put(SETTING, "stockout", {ZONE: ["*"]})
+    done = command("--yes")
+    assert (done.code, done.out.count("| not answered |")) == (3, 7)
+
+
+def test_what_an_earlier_proof_left_is_named_and_deleted_first(
+    command: Any, cloud: LocalCloud
+) -> None:
+    api = Client(cloud)
+    nodes = f"tpu.googleapis.com/v2/projects/{DEFAULT_PROJECT}/locations/us-central1-b/nodes"
+    kind = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.16.1-pod-se"}
+    # The command's clock stands at 1000.
+    api.post(nodes, {**kind, "labels": {NAME: "1000"}}, nodeId=f"{NAME}-old")
+    api.post(nodes, kind, nodeId=f"{NAME}-of-someone")
+    done = command("--yes")
+    assert (done.code, f"{NAME}-old is of an earlier proof" in done.err) == (0, True)
+    left = [name.rpartition("/")[2] for name, _ in cloud.cloud.store.items(NODE)]
+    assert left == [f"{NAME}-of-someone"]
+
+
+def test_the_tpu_of_a_proof_whose_time_is_not_over_stays_and_the_second_proof_is_refused(
+    command: Any, cloud: LocalCloud
+) -> None:
+    nodes = f"tpu.googleapis.com/v2/projects/{DEFAULT_PROJECT}/locations/{ZONE}/nodes"
+    kind = {"acceleratorType": "v5litepod-1", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+    Client(cloud).post(nodes, {**kind, "labels": {NAME: "1001"}}, nodeId=f"{NAME}-now")
+    done = command("--yes")
+    assert done.code == 1
+    assert "another proof, which may last until 1970-01-01 00:16:41 UTC" in done.err
+    assert f"If it was killed, run `gcloud compute tpus tpu-vm delete {NAME}-now" in done.err
+    left = [name.rpartition("/")[2] for name, _ in cloud.cloud.store.items(NODE)]
+    assert left == [f"{NAME}-now"]
+
+
+def test_the_tpu_is_labelled_with_the_end_of_its_proof(cloud: LocalCloud) -> None:
+    node = asked(cloud)._node
+    assert node["labels"] == {NAME: str(1000 + int(prove.LIMIT_SECONDS))}
+
+
+def test_a_zone_that_google_does_not_reach_for_a_moment_keeps_no_tpu() -> None:
+    cloud, said = Cloud(1, 0, "signal"), list[str]()
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        if url.endswith("/nodes") and cloud.nodes and not said:
+            said.append(url)
+            return 200, {}, b'{"unreachable": ["us-central1-a"]}'
+        return _patient(cloud, method, url, headers, body)
+
+    Proof(Google(send), PLAN, lambda: cloud.now, cloud.sleep).run(lambda entry: None)
+    assert (len(said), cloud.nodes) == (1, {})
+
+
+def test_a_tpu_that_google_does_not_list_when_asked_counts_as_left() -> None:
+    cloud = Cloud(1, 0, "signal")
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        if url.endswith("/nodes") and cloud.nodes:
+            raise OSError("Google is gone")
+        return _patient(cloud, method, url, headers, body)
+
+    proof = Proof(Google(send), PLAN, lambda: cloud.now, cloud.sleep)
+    found = {entry["claim"]: entry["answer"] for entry in proof.run(lambda entry: None)}
+    assert (found["deletion"], len(proof.left)) == (False, 1)
+
+
+def test_the_number_of_a_project_in_a_refusal_is_left_out() -> None:
+    said = "API has not been used in project 12345 before. Visit https://x/?project=12345"
+    assert "12345" not in prove._redacted(said, "p")
+
+
+def test_ctrl_c_while_google_creates_deletes_it_and_writes_nothing(
+    command: Any, cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = google._transport()
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        answer = who(method, url, headers, body)
+        if method == "POST" and "/nodes?" in url:
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer
+
+    monkeypatch.setattr(google, "_transport", lambda: send)
+    assert command("--yes").code == 130
+    assert cloud.cloud.store.items(NODE) == []
+    assert not (tmp_path / "proof.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say where: either --stack, or --project and --zone"),
+        (("--project", "p"), "say where: either --stack, or --project and --zone"),
+        (("--stack", "dev", "--zone", ZONE), "--stack can't be combined with --project or --zone"),
+        (("--project", "p", "--zone", "us-central1"), "is a region, not a zone"),
+        (("--project", "p", "--zone", ZONE, "--out", "/no/such/x"), "in another folder"),
+        (("--project", "p", "--zone", ZONE, "--ceiling", "0"), "--ceiling"),
+        (("--project", "p", "--zone", ZONE, "--ceiling", "-1"), "--ceiling"),
+        (("--project", "p", "--zone", ZONE, "--ceiling", "inf"), "--ceiling"),
+    ],
+)
+def test_wrong_options_are_refused_before_google_is_asked(
+    run: Run, project: Path, arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(*_: object) -> Answer:
+        raise AssertionError("Google is asked")
+
+    monkeypatch.setattr(google, "_transport", lambda: send)
+    done = run("prove", *arguments)
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_a_stack_has_its_existing_network_or_the_default_one_with_an_address(project: Path) -> None:
+    assert prove._place("dev", None, None) == ("our-project-dev", "us-central1-a", prove._DEFAULT)
+    path = project / "stacks" / "Pulumi.dev.yaml"
+    path.write_text(path.read_text() + "\n  tpu-stack:network: {create: false, name: ours}\n")
+    subnetwork = "projects/our-project-dev/regions/us-central1/subnetworks/ours"
+    assert prove._place("dev", None, None)[2] == {
+        "network": "projects/our-project-dev/global/networks/ours",
+        "subnetwork": subnetwork,
+        "enableExternalIps": False,
+    }
+
+
+def test_a_project_without_billing_is_refused(command: Any, cloud: LocalCloud) -> None:
+    Client(cloud).put(BILLING, {"billingAccountName": ""})
+    done = command("--yes")
+    assert done.code == 2
+    assert "has no billing account, so that Google creates nothing in it" in done.err
+    assert "gcloud billing projects link" in done.err
+
+
+def test_a_ceiling_that_pays_for_too_little_names_one_that_is_enough(command: Any) -> None:
+    done = command("--yes", "--ceiling", "0.05")
+    said = "pays for less than 15 min of a spot v5litepod-1. Use 0.07 or more"
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert "--ceiling: NaN pays for less" in command("--yes", "--ceiling", "nan").err
+    assert command("--yes", "--ceiling", "0.07").code == 0
+
+
+def test_a_zone_that_google_hides_from_the_project_is_refused(command: Any) -> None:
+    done = command("--yes", "--zone", "us-south1-ai1b")
+    assert done.code == 2
+    assert "offers the project no TPU of one host" in done.err
+
+
+def test_without_credentials_the_message_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*credentials._TOKENS, *credentials._KEYS):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/no/such/key.json")
+    done = run("prove", "--project", "p", "--zone", ZONE)
+    assert (done.code, "no Google credentials" in done.err) == (1, True)
+
+
+# Interruptions, in virtual time, against a cloud that loses answers.
+
+
+class Killed(BaseException):
+    """The process is gone: it makes no further call."""
+
+
+class Cloud:
+    """TPU VMs that take time to come and go, cost money, and end without a caller, too."""
+
+    def __init__(self, seed: int, stop_at: int, how: str) -> None:
+        self.chance, self.now, self.calls = random.Random(seed), 0.0, 0
+        self.stop_at, self.how, self.dead = stop_at, how, False
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.paid = 0.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass; an interruption comes in half of it."""
+        self._interrupt(lambda: self.pass_by(seconds / 2))
+        self.pass_by(seconds)
+
+    def pass_by(self, seconds: float) -> None:
+        until = self.now + seconds
+        while due := [each for each in self._due if each[0] <= until]:
+            first = min(due, key=lambda each: each[0])
+            self._due.remove(first)
+            self._advance(first[0])
+            first[1]()
+        self._advance(until)
+
+    def _advance(self, to: float) -> None:
+        to = max(to, self.now)
+        billed = sum(node["state"] != "STOPPED" for node in self.nodes.values())
+        self.paid += billed * (to - self.now)
+        self.now = to
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        self._due.append((self.now + seconds, what))
+
+    def _interrupt(self, first: Callable[[], None]) -> None:
+        if self.dead:
+            raise Killed
+        self.calls += 1
+        if self.calls == self.stop_at:
+            first()
+            self.dead = self.how == "kill"
+            raise Killed if self.dead else console.Interrupted(signal.SIGINT)
+
+    def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        late = self.chance.random() < 0.5
+        carry = partial(self._carry, method, url, body)
+        # The request is on its way already, and may take effect after the interruption.
+        self._interrupt(lambda: self._later(30 * self.chance.random(), carry) if late else None)
+        self.pass_by(self.chance.random() * 3)
+        luck = self.chance.random()
+        if luck < 0.05:
+            return 503, {}, b'{"error": {"message": "unavailable"}}'
+        answer = carry()
+        if luck < 0.1:
+            raise OSError("the connection broke")
+        return 200, {}, json.dumps(answer).encode()
+
+    def _carry(self, method: str, url: str, body: Body) -> Any:
+        name = url.rpartition("/")[2]
+        if method == "POST" and "/nodes?nodeId=" in url:
+            return self._create(
+                name.partition("=")[2], json.loads(body if isinstance(body, bytes) else b"")
+            )
+        if method == "DELETE" and name in self.nodes:
+            self.nodes[name]["state"] = "DELETING"
+            self._later(45.0, lambda: [self.nodes.pop(name, None)].clear())
+        if url.endswith(":getGuestAttributes"):
+            item = {"value": json.dumps({**GOOD, "ports": [8470]})}
+            return {"guestAttributes": [{"queryValue": {"items": [item]}}]}
+        if "/operations/" in url:
+            return self._operation(name)
+        if "/nodes" in url and not name.startswith("nodes"):
+            return self.nodes.get(name, {})
+        return {"nodes": list(self.nodes.values()), "entries": [{}], "metrics": []}
+
+    def _create(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        full = f"projects/p/locations/{ZONE}/nodes/{name}"
+        endpoints = [{"port": 8470}]
+        self.nodes[name] = {"name": full, "state": "CREATING", "networkEndpoints": endpoints}
+        self.nodes[name]["labels"] = body["labels"]
+        script = body["metadata"]["startup-script"]
+        seconds = float(script.partition("time.monotonic() + ")[2].partition(",")[0])
+
+        def boot() -> None:
+            if self.nodes.get(name, {}).get("state") == "CREATING":
+                self.nodes[name]["state"] = "READY"
+                self._later(seconds, end)
+
+        def end() -> None:
+            # Its account may lack the right to delete it: then it only powers itself off.
+            if self.nodes.get(name, {}).get("state") == "READY":
+                self.nodes[name]["state"] = "STOPPED"
+
+        self._later(60 + 60 * self.chance.random(), boot)
+        return self._operation(name)
+
+    def _operation(self, name: str) -> dict[str, Any]:
+        state = self.nodes.get(name, {}).get("state")
+        return {"name": f"projects/p/operations/{name}", "done": state != "CREATING"}
+
+
+V5E = Catalog().accelerators["v5litepod-1"]
+PRICE = entries.Price(Decimal("1.20"), entries.Source("a test", date(2026, 11, 27)))
+PLAN = Plan("p", ZONE, {}, V5E, Catalog().runtimes["tpu-vm-tf-2.16.1-pod-pjrt"], PRICE, 1500.0)
+
+
+def interrupted(seed: int, stop_at: int, how: str) -> Cloud:
+    """A cloud after a proof in it that was interrupted, and after another if it was killed."""
+    cloud = Cloud(seed, stop_at, how)
+    with suppress(console.Interrupted, Killed, TpustackError):
+        Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep).run(lambda entry: None)
+    if cloud.dead:
+        # Until all that is under way has happened, and the TPU VM has ended itself.
+        cloud.pass_by(3 * 3600)
+        assert "READY" not in {node["state"] for node in cloud.nodes.values()}
+        cloud.dead = False
+        again = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
+        again._delete(again.earlier(), "-")
+    cloud.pass_by(3600)
+    return cloud
+
+
+def _patient(cloud: Cloud, *call: Any) -> Answer:
+    """A call as the real transport makes it: a read or a deletion that fails is repeated."""
+    for _ in range(10):
+        try:
+            answer = cloud(*call)
+        except OSError:
+            continue
+        if answer[0] == 200:
+            return answer
+    raise OSError("Google is gone")
+
+
+def within_ceiling(cloud: Cloud) -> bool:
+    return PRICE.amount * Decimal(cloud.paid) / 3600 <= PLAN.cost(PLAN.seconds)
+
+
+@pytest.mark.parametrize("how", ["signal", "kill"])
+def test_at_each_call_and_wait_an_interruption_leaves_nothing(how: str) -> None:
+    whole = interrupted(1, 0, how).calls
+    assert whole > 15
+    for stop_at in range(1, whole + 1):
+        cloud = interrupted(1, stop_at, how)
+        assert (stop_at, cloud.nodes) == (stop_at, {})
+        assert within_ceiling(cloud), stop_at
+
+
+def test_two_hundred_random_interruptions_leave_nothing_and_stay_below_the_ceiling() -> None:
+    chance, made = random.Random(7), 0
+    for seed in range(200):
+        cloud = interrupted(seed, chance.randrange(1, 40), chance.choice(["signal", "kill"]))
+        assert (seed, cloud.nodes) == (seed, {})
+        assert within_ceiling(cloud), seed
+        made += cloud.paid > 0
+    assert made > 100  # Most of them did create a TPU VM.
+
+
+def test_a_tpu_that_is_ready_in_the_last_round_counts() -> None:
+    cloud = Cloud(1, 0, "signal")
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        status, answered, content = _patient(cloud, method, url, headers, body)
+        if "/operations/" in url:
+            content = b'{"name": "operations/x", "done": true}'
+        return status, answered, content
+
+    plan = replace(PLAN, seconds=RESERVE_SECONDS)
+    assert Proof(Google(send), plan, lambda: cloud.now, cloud.sleep).create()
+
+
+def test_a_tpu_that_does_not_come_is_deleted_at_the_deadline() -> None:
+    cloud = Cloud(1, 0, "signal")
+    cloud.chance.random = lambda: 0.5  # type: ignore[method-assign]
+    cloud._operation = lambda name: {"name": f"operations/{name}"}  # type: ignore[method-assign]
+    proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
+    found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
+    assert found["spot-tpu"]["why"] == "it was not READY after 20 min"
+    assert found["deletion"]["why"] == "no TPU VM was READY"
+    assert PLAN.seconds - RESERVE_SECONDS < proof.seconds < PLAN.seconds
+    assert cloud.nodes == {}
+
+
+def test_a_second_signal_still_deletes_and_says_what_to_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "hurry", threading.Event())
+    cloud = Cloud(1, 0, "signal")
+    proof = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
+
+    def tell(entry: dict[str, Any]) -> None:
+        if entry["claim"] == "spot-tpu":
+            console.hurry.set()
+            raise console.Interrupted(signal.SIGINT)
+
+    with pytest.raises(console.Interrupted):
+        proof.run(tell)
+    assert cloud.nodes[proof.name]["state"] == "DELETING"
+    assert f"tpu-vm delete {proof.name} --project p --zone {ZONE}" in capsys.readouterr().err
+
+
+# On a machine of the local cloud, which really runs the start-up script.
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Proof]]:
+    """A proof whose TPU VM is a real machine, after a change of its plan."""
+    cloud = LocalCloud(tmp_path / "home")
+    cloud.start()
+    projects.enable_services(cloud.cloud, DEFAULT_PROJECT, APIS)
+    calls = Google(session(cloud))
+
+    def start(**changes: Any) -> Proof:
+        plan = replace(prove.plan_of(calls, DEFAULT_PROJECT, ZONE, prove._DEFAULT, 1.0), **changes)
+        return Proof(calls, plan, sleep=lambda _: time.sleep(0.1))
+
+    yield start
+    cloud.stop()
+
+
+@pytest.mark.server
+def test_the_start_up_script_tells_what_it_sees(started: Callable[..., Proof]) -> None:
+    proof = started()
+    assert proof.create()["state"] == "READY"
+    for name in ("start-up script", "gRPC", "notice", "host metadata", "deletion"):
+        entry = proof.answer(name)
+        assert (name, entry["answer"]) == (name, True), entry["why"]
+
+
+@pytest.mark.server
+def test_the_start_up_script_deletes_its_tpu_when_the_time_is_over(
+    started: Callable[..., Proof],
+) -> None:
+    proof = started(seconds=RESERVE_SECONDS + 1)
+    # Not by `create`, which may find it gone already.
+    node = proof.plan.node(proof.name, 0.0)
+    assert proof.google.post(f"{proof._zone}/nodes", node, {"nodeId": proof.name})["name"]
+    ends = time.monotonic() + 60
+    while proof.standing(ZONE) and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert proof.standing(ZONE) == []

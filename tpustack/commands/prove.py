@@ -1,0 +1,621 @@
+"""`tpustack prove`: ask the real Google Cloud what docs/verification.md leaves open.
+
+A proof makes one spot TPU VM, asks each of `CLAIMS` once, deletes the TPU VM and writes what Google
+answered. A deadline that follows from the ceiling of money ends it, and everything that ends this
+process deletes the TPU VM, too. After a `kill -9`, the TPU VM deletes itself or powers itself off
+at the same deadline, and the next proof in the project deletes what is left.
+"""
+
+import json
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from decimal import Decimal
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any, Final
+
+import click
+
+from infra.catalog import Catalog, entries
+from infra.checks.context import without_tpus
+from infra.deployer import every_permission
+from infra.settings.base import Problem
+from infra.settings.machines import Capacity
+from tpu_core import google as core
+from tpu_core.words import duration, money
+from tpustack import console, errors, live, stacks
+from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound
+
+NAME: Final = "tpu-stack-prove"
+"""The label of a proof's TPU VM, which holds when the proof ends at the latest, in seconds since
+1970; the first part of its name; and the namespace of what it saw."""
+# From the request for the TPU VM until it is gone. The reserve is for its deletion, which takes a
+# minute, and for a call that hangs (60 s, and it is repeated for 15 s).
+LIMIT_SECONDS, RESERVE_SECONDS, LEAST_SECONDS = 1800.0, 300.0, 900.0
+# A request whose answer was lost may still be carried out for so long. No source: a guess.
+_SETTLE_SECONDS = 60.0
+_PAUSE, _SCRIPT_SECONDS, _WORKER_SECONDS, _LOG_SECONDS = 10.0, 300.0, 600.0, 120.0
+_TPU = "https://tpu.googleapis.com/v2/"
+_LOGS = "https://logging.googleapis.com/v2/entries:list"
+# Of google.rpc.Code, in the error of an operation.
+_EXHAUSTED = 8
+_SHOWN, _LONGEST, _KEPT = 5, 2000, 3
+
+
+# --- The TPU VM: no one logs in, since its start-up script writes what it sees to guest attributes
+
+_SCRIPT = Path(__file__).with_name("prove-script.txt")
+# What the trainer reads of a host, and the notice that only machines of Compute Engine document.
+_NOTICE = "preempted"
+_OF_HOST = tuple(
+    f"attributes/{name}"
+    for name in ("accelerator-type", "agent-worker-number", "worker-network-endpoints")
+)
+Network = Mapping[str, str | bool]
+# Without an external address, Google wants Private Google Access in the network (enableExternalIps
+# in the TPU API's discovery document), which a project's default network lacks.
+_DEFAULT: Final[Network] = {"enableExternalIps": True}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a proof makes, where, and for how long at most.
+
+    Attributes:
+        network: of the TPU VM, as the API has it.
+        seconds: from the request for the TPU VM until it is gone.
+    """
+
+    project: str
+    zone: str
+    network: Network
+    tpu: entries.Accelerator
+    runtime: entries.Runtime
+    hour: entries.Price
+    seconds: float
+
+    def cost(self, seconds: float) -> Decimal:
+        """Return what so many seconds cost, in US dollars."""
+        return self.hour.amount * Decimal(str(seconds)) / 3600
+
+    def node(self, name: str, now: float) -> dict[str, Any]:
+        """Return the request, at a time, for the TPU VM of that name."""
+        values = {
+            "@SECONDS@": str(self.seconds - RESERVE_SECONDS),
+            "@ENTRIES@": repr((_NOTICE, *_OF_HOST)),
+            "@LABEL@": NAME,
+            "@NAME@": name,
+            "@URL@": f"{_TPU}projects/{self.project}/locations/{self.zone}/nodes/{name}",
+        }
+        script = re.sub("@[A-Z]+@", lambda found: values[found[0]], _SCRIPT.read_text("utf-8"))
+        switches = dict.fromkeys(("enable-guest-attributes", "serial-port-logging-enable"), "TRUE")
+        return {
+            "acceleratorType": self.tpu.name,
+            "runtimeVersion": self.runtime.name,
+            "schedulingConfig": {"spot": True},
+            "labels": {NAME: str(math.ceil(now + self.seconds))},
+            "networkConfig": dict(self.network),
+            "metadata": {**switches, "startup-script": script},
+        }
+
+
+def _offered(google: Google, project: str, zone: str, collection: str, field: str) -> set[str]:
+    """Return the names in one of the lists of a zone."""
+    url = f"{_TPU}projects/{project}/locations/{zone}/{collection}"
+    return {str(one[field]) for one in google.pages(url, collection, {"pageSize": 500})}
+
+
+# --- A proof: its calls, its clock, its TPU VM
+
+
+class Unanswered(errors.TpustackError):
+    """A claim that this proof can't answer; the message is the reason."""
+
+
+class Proof:
+    """One proof.
+
+    Args:
+        google: makes the calls, which are noted as evidence.
+        plan: what to make.
+        now: seconds since 1970: other processes read them, and they count while a laptop sleeps.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        google: Google,
+        plan: Plan,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.plan, self.google = plan, Google(self._noted)
+        self._send, self._now, self._sleep = google.exchange, now, sleep
+        self.name = f"{NAME}-{os.urandom(4).hex()}"
+        self._zone = f"{_TPU}projects/{plan.project}/locations/{plan.zone}"
+        self.evidence: list[dict[str, Any]] = []
+        self.asked: float | None = None
+        self.seconds = 0.0
+        self.left: list[str] = []
+        self._cleaned = False
+        self._node: dict[str, Any] = {}
+
+    def _noted(self, verb: str, url: str, headers: dict[str, str], body: core.Body) -> core.Answer:
+        sent = body.decode() if isinstance(body, bytes) else ""
+        note = {"request": f"{verb} {url}", "body": sent, "status": 0, "answer": ""}
+        self.evidence.append(note)
+        status, answered, content = self._send(verb, url, headers, body)
+        note |= {"status": status, "answer": content.decode(errors="replace")}
+        return status, answered, content
+
+    def create(self) -> dict[str, Any]:
+        """Create the TPU VM, wait until it is READY and return it.
+
+        Raises Unanswered without capacity or within the time, ApiError if Google refuses it.
+        """
+        self.asked = self._now()
+        body = self.plan.node(self.name, self.asked)
+        operation = self.google.post(f"{self._zone}/nodes", body, {"nodeId": self.name})
+        for _ in self.rounds(self.plan.seconds):
+            operation = self.google.get(f"{_TPU}{operation['name']}")
+            if operation.get("done"):
+                break
+        else:
+            raise Unanswered(f"it was not READY after {duration(self._now() - self.asked)}")
+        if refusal := operation.get("error"):
+            if refusal.get("code") == _EXHAUSTED:
+                raise Unanswered(f"no capacity or quota now: {refusal['message']}")
+            raise ApiError(400, str(refusal.get("message")))
+        self._node = self.google.get(f"{self._zone}/nodes/{self.name}")
+        return self._node
+
+    @property
+    def node(self) -> dict[str, Any]:
+        """The TPU VM as it was when it was READY. Raises Unanswered if there is none."""
+        if not self._node:
+            raise Unanswered("no TPU VM was READY")
+        return self._node
+
+    def wait(self, seconds: float, is_enough: Callable[..., object]) -> dict[str, Any]:
+        """Return what the TPU VM saw, as soon as it is enough or after so many seconds."""
+        seen: dict[str, Any] = {}
+        url = f"{_TPU}{self.node['name']}:getGuestAttributes"
+        for _ in self.rounds(seconds):
+            with suppress(NotFound):  # As Compute Engine answers before anything was written.
+                answer = self.google.post(url, {"queryPath": f"{NAME}/"})
+                for host in answer.get("guestAttributes", ()):
+                    for item in host.get("queryValue", {}).get("items", ()):
+                        seen = core.parse(item["value"].encode())
+            if seen and is_enough(seen):
+                break
+        return seen
+
+    def rounds(self, seconds: float) -> Iterator[None]:
+        """Yield now and after each pause, until the seconds or the whole time is over."""
+        until = min(self._now() + seconds, self._deadline())
+        while True:
+            yield
+            if self._now() + _PAUSE > until:
+                return
+            self._sleep(_PAUSE)
+
+    def _deadline(self) -> float:
+        begun = self._now() if self.asked is None else self.asked
+        return begun + self.plan.seconds - RESERVE_SECONDS
+
+    def answer(self, name: str) -> dict[str, Any]:
+        """Ask one claim and return its entry of the proof; the evidence of a wait is its ends."""
+        entry: dict[str, Any] = {"claim": name, "says": _says(name), "answer": None}
+        del self.evidence[:]
+        try:
+            if self._now() >= self._deadline():
+                raise Unanswered("the time that the ceiling of money allows was over")
+            entry["answer"], why = CLAIMS[name](self)
+        except errors.TpustackError as error:
+            why = str(error)
+        except (LookupError, ValueError, TypeError) as error:
+            # What Google really answers is what a proof is to find out.
+            why = f"the answer has another form: {type(error).__name__}: {error}"
+        notes = self.evidence[:1] + self.evidence[1:][-_KEPT:]
+        entry |= {"why": console.line(why), "evidence": notes}
+        return dict(_redacted(entry, self.plan.project))
+
+    def standing(self, zone: str) -> list[dict[str, Any]]:
+        """Return the TPU VMs of all proofs in a zone (`-`: all)."""
+        url = f"{_TPU}projects/{self.plan.project}/locations/{zone}/nodes"
+        return [
+            node
+            for node in self.google.pages(url, "nodes", partial=zone == "-")
+            if f"/nodes/{NAME}-" in node["name"]
+            and node.get("labels", {}).get(NAME, "").isdecimal()
+        ]
+
+    def earlier(self) -> list[str]:
+        """Return the TPU VMs of proofs whose time is over, by full name.
+
+        Raises TpustackError while the time of another proof is not over: it may be under way.
+        """
+        found = self.standing("-")
+        for node in found:
+            ends = int(node["labels"][NAME])
+            if ends > self._now():
+                raise errors.TpustackError(
+                    f"{node['name']} is of another proof, which may last until "
+                    f"{datetime.fromtimestamp(ends, timezone.utc):%Y-%m-%d %H:%M:%S} UTC. Try "
+                    f"again after that. If it was killed, run {self._command(node['name'])}"
+                )
+        return [node["name"] for node in found]
+
+    def clean(self) -> None:
+        """Delete its TPU VM; `left` has it if it stays."""
+        if not self._cleaned and self.asked is not None:
+            own = f"projects/{self.plan.project}/locations/{self.plan.zone}/nodes/{self.name}"
+            self._delete([own], self.plan.zone, 0.0 if self._node else _SETTLE_SECONDS)
+            self.seconds, self._cleaned = self._now() - self.asked, True
+
+    def _delete(self, names: Sequence[str], zone: str, settle: float = 0.0) -> None:
+        """Delete TPU VMs until Google lists none; `left` has what may stay.
+
+        An answer that was lost counts for nothing. Before Google has listed any, it is asked for
+        `settle` seconds: a request whose answer was lost may still be carried out.
+        """
+        begun, own = self._now(), {name.rpartition("/")[2] for name in names}
+        while True:
+            self.left = list(names)
+            with suppress(errors.TpustackError):
+                found = self.standing(zone)
+                found = [node for node in found if node["name"].rpartition("/")[2] in own]
+                self.left = [node["name"] for node in found]
+                for node in found:
+                    settle = 0.0
+                    if node.get("state") != "DELETING":
+                        with suppress(NotFound):
+                            self.google.delete(_TPU + node["name"])
+            done = not self.left and self._now() >= begun + settle
+            if done or self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
+                return
+            self._sleep(_PAUSE)
+
+    def _command(self, name: str) -> str:
+        return (
+            f"`gcloud compute tpus tpu-vm delete {name.rpartition('/')[2]} "
+            f"--project {self.plan.project} --zone {name.split('/')[3]}`"
+        )
+
+    def stays(self) -> str:
+        """Return what to run since a TPU VM was not deleted, as far as Google has confirmed."""
+        commands = "; ".join(map(self._command, self.left))
+        return f"Google did not confirm the deletion. To stop paying, run {commands}"
+
+    def run(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+        """Ask each claim, tell and return their entries; delete the TPU VM whatever happens.
+
+        Raises:
+            TpustackError: when another proof's TPU VM stays; it names the command for it.
+        """
+        if earlier := self.earlier():
+            self._delete(earlier, "-")
+        if self.left:
+            raise errors.TpustackError(self.stays())
+        entries = []
+        try:
+            try:
+                for name in CLAIMS:
+                    entries.append(self.answer(name))
+                    tell(entries[-1])
+            finally:
+                self.clean()
+        finally:
+            # A second time, for an interruption that came while the first one cleaned up.
+            self.clean()
+            if self.left:
+                console.say(self.stays())
+        return entries
+
+
+# --- The claims. Each returns whether it is true, and what shows it
+
+
+def _compared(wrong: set[str], count: int, what: str) -> tuple[bool, str]:
+    """Return an answer for names, some of which are wrong; at most five are shown."""
+    named = ", ".join(sorted(wrong)[:_SHOWN]) + (", …" if len(wrong) > _SHOWN else "")
+    return not wrong, f"{len(wrong)} of {count} {what}: {named}" if wrong else f"all {count}"
+
+
+def permissions(proof: Proof) -> tuple[bool, str]:
+    """Ask whether Google knows every permission of the deployer's role."""
+    names, url = every_permission(), live.MANAGER.format(proof.plan.project)
+    try:
+        live.granted(proof.google, url, names)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        return False, str(error)
+    return _compared(set(), len(names), "")
+
+
+def types(proof: Proof) -> tuple[bool, str]:
+    """Ask whether the zone offers exactly the TPU types that the catalog lists for it."""
+    plan, catalog = proof.plan, Catalog()
+    offered = _offered(proof.google, plan.project, plan.zone, "acceleratorTypes", "type")
+    ours = {name for name, one in catalog.accelerators.items() if plan.zone in one.zones}
+    # The catalog lists the most common sizes of some generations, and knows the others.
+    known = ((name, catalog.accelerator(name)) for name in offered - ours)
+    others = {name for name, one in known if one is None or one.listed}
+    return _compared(others | ours - offered, len(offered | ours), "differ")
+
+
+def runtimes(proof: Proof) -> tuple[bool, str]:
+    """Ask whether the zone offers every TPU VM runtime that the catalog lists."""
+    plan, ours = proof.plan, set(Catalog().runtimes)
+    offered = _offered(proof.google, plan.project, plan.zone, "runtimeVersions", "version")
+    return _compared(ours - offered, len(ours), "are missing")
+
+
+def quota(proof: Proof) -> tuple[bool, str]:
+    """Ask whether the TPU's quota metric has the name that `check --live` expects."""
+    listed = proof.google.pages(live.METRICS.format(proof.plan.project), "metrics")
+    names = [metric["metric"].partition("/")[2] for metric in listed]
+    fitting = [name for name in names if live.counts(name, proof.plan.tpu, Capacity.SPOT)]
+    return bool(fitting), ", ".join(fitting or names) or "no metrics"
+
+
+def spot_tpu(proof: Proof) -> tuple[bool, str]:
+    """Ask whether Google creates the smallest spot TPU VM with the runtime."""
+    try:
+        state = str(proof.create().get("state"))
+    except ApiError as error:
+        text, plan = str(error), proof.plan
+        if error.status == 400 and (plan.runtime.name in text or plan.tpu.name in text):
+            return False, text
+        raise
+    return state == "READY", f"its state is {state}"
+
+
+def script(proof: Proof) -> tuple[bool, str]:
+    """Ask whether the start-up script runs, and Google shows what it writes."""
+    told = bool(proof.wait(_SCRIPT_SECONDS, bool))
+    return told, "it wrote a guest attribute" if told else f"nothing in {_SCRIPT_SECONDS:g} s"
+
+
+def _seen(proof: Proof, seconds: float, is_enough: Callable[..., object]) -> Any:
+    """Return what the TPU VM saw. Raises Unanswered if it wrote nothing."""
+    if seen := proof.wait(seconds, is_enough):
+        return seen
+    raise Unanswered("the start-up script wrote nothing")
+
+
+def grpc(proof: Proof) -> tuple[bool, str]:
+    """Ask whether a `-pod` runtime on one host listens on the port that the API reports."""
+    if not proof.plan.runtime.serves_grpc:
+        raise Unanswered(f"{proof.plan.runtime.name} serves no gRPC")
+    port = int(proof.node["networkEndpoints"][0]["port"])
+    ports = _seen(proof, _WORKER_SECONDS, lambda seen: port in seen["ports"])["ports"]
+    return port in ports, f"the API reports {port}; it listens on {ports}"
+
+
+def notice(proof: Proof) -> tuple[bool, str]:
+    """Ask whether the metadata server of a spot TPU VM has the key `preempted`."""
+    value = str(_seen(proof, _PAUSE, bool)[_NOTICE])
+    return value.strip() in ("TRUE", "FALSE"), f"instance/{_NOTICE}: {value}"
+
+
+def host_metadata(proof: Proof) -> tuple[bool, str]:
+    """Ask whether the metadata has what the trainer reads of its host."""
+    seen = _seen(proof, _PAUSE, bool)
+    wrong = {path for path in _OF_HOST if str(seen.get(path, "error")).startswith("error")}
+    return _compared(wrong, len(_OF_HOST), "are missing")
+
+
+def serial_output(proof: Proof) -> tuple[bool, str]:
+    """Ask whether Cloud Logging gets a TPU VM's serial output."""
+    wanted = f'textPayload:"{proof.node["name"].rpartition("/")[2]}: the start-up script runs"'
+    body = {"resourceNames": [f"projects/{proof.plan.project}"], "filter": wanted}
+    found = any(proof.google.post(_LOGS, body).get("entries") for _ in proof.rounds(_LOG_SECONDS))
+    return found, "its first line is there" if found else f"nothing in {_LOG_SECONDS:g} s"
+
+
+def deletion(proof: Proof) -> tuple[bool, str]:
+    """Ask whether a deleted TPU VM is gone within five minutes."""
+    name = proof.node["name"]
+    proof.clean()
+    return not proof.left, proof.stays() if proof.left else f"the zone lists no {name}"
+
+
+CLAIMS: Final[Mapping[str, Callable[[Proof], tuple[bool, str]]]] = {
+    "permissions": permissions,
+    "types": types,
+    "runtimes": runtimes,
+    "quota": quota,
+    "spot-tpu": spot_tpu,
+    "start-up script": script,
+    "gRPC": grpc,
+    "notice": notice,
+    "host metadata": host_metadata,
+    "serial output": serial_output,
+    "deletion": deletion,
+}
+"""In the order in which they are asked."""
+
+
+def _says(name: str) -> str:
+    """Return a claim as a sentence: what its docstring asks."""
+    return str(CLAIMS[name].__doc__).removeprefix("Ask whether ")
+
+
+# --- What is written: proof.json, and a text for an issue
+
+_PRIVATE = (
+    (r'("startup-script": *)"(\\.|[^"\\])*"', r'\1"…"'),
+    (r"[\w.+-]+@[\w.-]+\w", "EMAIL"),
+    (r"\bprojects/[^-/\"'\s:?][^/\"'\s:?]*", "projects/PROJECT"),
+    (r"\b(project[ =])\d+", r"\1PROJECT"),  # "has not been used in project 1 before"
+    (r"\bya29\.[\w.-]+", "TOKEN"),
+    (r"\b\d{1,3}(\.\d{1,3}){3}\b", "ADDRESS"),
+)
+
+
+def _redacted(value: Any, project: str) -> Any:
+    """Return JSON without names of the project and people, addresses, tokens and long texts."""
+    if isinstance(value, dict):
+        return {key: _redacted(each, project) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_redacted(each, project) for each in value]
+    if not isinstance(value, str):
+        return value
+    for pattern, instead in (*_PRIVATE, (rf"(?<![\w-]){re.escape(project)}(?![\w-])", "PROJECT")):
+        value = re.sub(pattern, instead, value)
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}… ({len(value)} characters)"
+
+
+def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a proof as its file has it."""
+    plan = proof.plan
+    return {
+        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
+        "zone": plan.zone,
+        "acceleratorType": plan.tpu.name,
+        "runtimeVersion": plan.runtime.name,
+        "versions": {"tpu-stack": version("tpu-stack"), "python": python_version()},
+        "cost": {"seconds": round(proof.seconds), "dollars": f"{plan.cost(proof.seconds):.4f}"},
+        "claims": list(claims),
+    }
+
+
+_ANSWERS = {True: "true", False: "false", None: "not answered"}
+
+
+def issue(document: Mapping[str, Any]) -> str:
+    """Return a proof as Markdown to paste into an issue."""
+    versions = ", ".join(f"{name} {each}" for name, each in document["versions"].items())
+    cost = document["cost"]
+    rows = (
+        f"| {one['says']} | {_ANSWERS[one['answer']]} | {one['why'].replace('|', '/')} |"
+        for one in document["claims"]
+    )
+    head = (
+        f"Proof on Google Cloud, {document['date']}: spot {document['acceleratorType']} in "
+        f"{document['zone']} with {document['runtimeVersion']}; {versions}; "
+        f"{duration(cost['seconds'])}, {money(Decimal(cost['dollars']))}."
+    )
+    return "\n".join((head, "", "| claim | answer | why |", "|---|---|---|", *rows))
+
+
+# --- The command
+
+
+def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: float) -> Plan:
+    """Return what a proof would make: the cheapest spot TPU of one host that the zone offers.
+
+    Raises:
+        UsageError: billing is off, the zone has no such TPU, or the ceiling is too low for one.
+    """
+    catalog = Catalog()
+    zones = sorted({one for tpu in catalog.accelerators.values() for one in tpu.zones})
+    if zone not in zones:
+        errors.refuse([without_tpus("--zone", zone, zones)])
+    with suppress(Forbidden):  # Not everyone may look; Google refuses the TPU VM then.
+        if not google.get(f"{live.BILLING}/projects/{project}/billingInfo").get("billingEnabled"):
+            why = "has no billing account, so that Google creates nothing in it"
+            cure = f"Run `gcloud billing projects link {project} --billing-account ACCOUNT`"
+            errors.refuse([Problem("--project", project, why, cure)])
+    try:
+        offered = _offered(google, project, zone, "acceleratorTypes", "type")
+    except (NotFound, Forbidden) as error:
+        if isinstance(error, Forbidden) and core.HIDDEN not in str(error):
+            raise
+        offered = set()
+    region, found = zone.rpartition("-")[0], []
+    for tpu in filter(None, map(catalog.accelerators.get, offered)):
+        hour = catalog.prices.tpu(tpu, region, Capacity.SPOT)
+        runtimes = [one for one in catalog.runtimes.values() if tpu.family in one.families]
+        if hour and runtimes and tpu.hosts == 1:
+            best = min(runtimes, key=lambda one: (not one.serves_grpc, one.broken))
+            found.append((hour.amount, tpu.name, tpu, best, hour))
+    if not found:
+        why = "offers the project no TPU of one host with a known spot price"
+        errors.refuse([Problem("--zone", zone, why, "`tpustack catalog` lists zones with prices")])
+    _, _, tpu, runtime, hour = min(found, key=lambda each: each[:2])
+    # In this order, what is not a number stays that, and is refused.
+    seconds = min(ceiling / float(hour.amount) * 3600, LIMIT_SECONDS)
+    plan = Plan(project, zone, network, tpu, runtime, hour, seconds)
+    if not seconds >= LEAST_SECONDS:
+        least = plan.cost(LEAST_SECONDS) + Decimal("0.005")
+        why = f"pays for less than {duration(LEAST_SECONDS)} of a spot {tpu.name}"
+        errors.refuse([Problem("--ceiling", ceiling, why, f"Use {money(least)[1:]} or more")])
+    return plan
+
+
+def _place(stack: str | None, project: str | None, zone: str | None) -> tuple[str, str, Network]:
+    """Return the project, the zone and the network of the options or of the stack."""
+    if stack is None:
+        if project is None or zone is None:
+            raise errors.UsageError("say where: either --stack, or --project and --zone")
+        return project, zone, _DEFAULT
+    if project is not None or zone is not None:
+        raise errors.UsageError("--stack can't be combined with --project or --zone")
+    settings = stacks.load(stack)
+    network = settings.network
+    if network.create:  # That one need not be there yet.
+        return settings.project, settings.zone, _DEFAULT
+    host = f"projects/{network.project or settings.project}"
+    given: Network = {
+        "network": f"{host}/global/networks/{network.given_name}",
+        "subnetwork": f"{host}/regions/{settings.region}/subnetworks/{network.given_subnetwork}",
+        "enableExternalIps": settings.tpu.external_ips,
+    }
+    return settings.project, settings.zone, given
+
+
+_DOLLARS = click.FloatRange(0, 100, min_open=True)
+_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+
+@click.command("prove")
+@console.stack("Where: the stack's project, zone and existing network. It need not be up.")
+@click.option("--project", help="Where, without a stack: the project, and its default network.")
+@click.option("--zone", shell_complete=console.zones, help="Where, without a stack.")
+@click.option("--ceiling", type=_DOLLARS, default=1.0, help="The most it costs.  [default: $1.00]")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--out", type=_FILE, default="proof.json", help="The proof.  [default: proof.json]")
+def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> None:
+    """Ask the real Google Cloud what docs/verification.md lists as open.
+
+    It creates the zone's cheapest spot TPU VM, asks each claim, deletes the TPU VM, and writes
+    proof.json and, to standard output, a text for an issue. It first shows what that costs, and
+    asks. The TPU VM is deleted before the ceiling is reached, and when the command is interrupted.
+
+    Exit code 0: each claim is answered, 1: a TPU VM could not be deleted, 3: a claim is open.
+    """
+    google = Google()
+    if not os.access(out.absolute().parent, os.W_OK):
+        why = "is in a folder that doesn't exist, or that you can't write to"
+        errors.refuse([Problem("--out", str(out), why, "Name a file in another folder")])
+    plan = plan_of(google, *_place(**where), ceiling)
+    proof = Proof(google, plan)
+    for name in proof.earlier():
+        console.say(f"{name} is of an earlier proof, and is deleted first")
+    console.say(
+        f"A spot {plan.tpu.name} in {plan.zone} of {plan.project} with {plan.runtime.name}: "
+        f"{money(plan.hour.amount)} an hour, so at most {money(plan.cost(plan.seconds))} for "
+        f"{duration(plan.seconds)} (price of {plan.hour.source.date}: {plan.hour.source.url})"
+    )
+    if not yes and not click.confirm("Create it, ask, and delete it?", err=True):
+        return
+    claims = proof.run(
+        lambda one: console.say(f"{one['claim']}: {_ANSWERS[one['answer']]}; {one['why']}")
+    )
+    made = document(proof, claims)
+    out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    click.echo(console.plain(issue(made)))
+    if proof.left:
+        sys.exit(1)
+    sys.exit(3 if any(one["answer"] is None for one in claims) else 0)
