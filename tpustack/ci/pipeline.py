@@ -184,9 +184,11 @@ def utc_now() -> datetime:
 
 # What git says of a change.
 
-# All stacks are made of these. Other files (docs, tests, workflows) change no stack.
-_ALL = ("agent/", "core/", "infra/", "policy/", "training/")
-_ALL_FILES = {"Pulumi.yaml", "requirements-deploy.txt", str(PIPELINE_FILE)}
+# All stacks are made of these, in a clone and in a project of `tpustack new`. Other files (docs,
+# tests, workflows) change no stack.
+_ALL = ("agent/", "core/", "dist/", "infra/", "plugin/", "policy/", "training/")
+_LOCKS = ("requirements-deploy.txt", "requirements.txt")
+_ALL_FILES = {"Pulumi.yaml", "__main__.py", *_LOCKS, str(PIPELINE_FILE)}
 
 
 def touched_stacks(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:

@@ -24,6 +24,11 @@ STACKS = ("dev", "test", "staging", "prod")
         (["training/tpu_training/__main__.py"], list(STACKS)),
         (["Pulumi.yaml"], list(STACKS)),
         (["stacks/pipeline.yaml"], list(STACKS)),
+        # Of a project of `tpustack new`.
+        (["__main__.py"], list(STACKS)),
+        (["dist/tpu_stack-0.2.0-py3-none-any.whl"], list(STACKS)),
+        (["plugin/pulumi-resource-pulumi-python"], list(STACKS)),
+        (["requirements.txt"], list(STACKS)),
         ([], []),
     ],
 )
