@@ -40,6 +40,11 @@ for the training. `--help` prints the same text.
 Commands with more codes list them below. `tpustack job wait` and `tpustack job logs --follow` end
 with the exit code of the job.
 
+## Completion
+
+In bash, `eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)"` completes commands, stacks, zones and
+TPU types by the tab key. zsh takes `zsh_source`, fish `fish_source`.
+
 ## Language and mirrors
 
 | variable | effect |

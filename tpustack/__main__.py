@@ -20,6 +20,7 @@ GROUPS = {
         "forecast": "Forecast a training's cost and end, with preemptions.",
         "init": "Create the stack file of a new stack.",
         "migrate": "Print a stack's settings for Compute Engine.",
+        "new": "Create a project of your own.",
         "recover": "Repair a stack after a killed update or preemption.",
         "settings": "List every setting of a stack file.",
     },
@@ -65,6 +66,7 @@ _WHERE = {
     "local": "local:local_command",
     "logs": "commands.training:logs_command",
     "migrate": "commands.stack:migrate_command",
+    "new": "commands.new:new_command",
     "notebook": "commands.machines:notebook_command",
     "permissions": "commands.stack:permissions_command",
     "recover": "commands.recovery:recover_command",
@@ -95,9 +97,7 @@ class Commands(console.LazyGroup):
 )
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
-    """TensorFlow on Cloud TPUs as a Pulumi stack. To complete commands in a shell:
-    eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)"
-    """
+    """TensorFlow on Cloud TPUs as a Pulumi stack. Completion: docs/commands.md"""
 
 
 def main() -> None:

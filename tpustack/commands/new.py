@@ -1,0 +1,99 @@
+"""`tpustack new`: a project of the user's own, which works without a clone.
+
+Its files are those of infra/template, with the wheels of what is installed here: what runs is what
+was tried, and no index is asked for a name that a stranger may have taken there.
+"""
+
+import hashlib
+import shlex
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from infra import names
+from tpustack import project, stacks
+from tpustack.errors import UsageError
+
+TEMPLATE = Path(names.__file__).with_name("template")
+_LOCK = "requirements.txt"
+_WHEELS = "dist"
+_HEADING = """\
+# Made by `tpustack new`: the wheels in dist/, which git keeps, and what they depend on, by hash.
+# Lock packages of your own in another file: `uv pip compile --generate-hashes own.in -o own.txt`.
+"""
+# The distributions of this project by a module of theirs. Not everyone has the local cloud.
+_DISTRIBUTIONS = {
+    "tpustack": "tpu-stack",
+    "tpu_core": "tpu-stack-core",
+    "tpu_training": "tpu-stack-training",
+    "localcloud": "tpu-stack-localcloud",
+}
+
+
+@click.command("new")
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+def new_command(folder: Path) -> None:
+    """Create a project in DIR (default: the current folder) that needs no clone.
+
+    It has a program, stack files, a workflow for GitHub that checks them, and the installed
+    packages as wheels in dist/. requirements.txt pins those and all that they depend on, by hash.
+    The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud project.
+    Existing files are never changed.
+    """
+    target = folder.resolve()
+    if problems := [*_problems(target)]:
+        raise UsageError("\n".join(problems))
+    with TemporaryDirectory() as made:
+        # Complete before its first file is in place.
+        _fill(Path(made) / "project", target.name)
+        shutil.copytree(Path(made) / "project", target, dirs_exist_ok=True)
+    place = "" if target == Path.cwd() else f"  cd {shlex.quote(str(folder))}\n"
+    click.echo(
+        f"{target} is a project with the stacks local and dev. To try it in the local cloud:\n"
+        f"{place}  pulumi install\n  tpustack local start\n"
+        '  eval "$(tpustack local env --backend)"\n'
+        "  pulumi stack init local\n  pulumi up --stack local"
+    )
+
+
+def _problems(target: Path) -> Iterator[str]:
+    """Yield all that keeps a folder from becoming a project."""
+    if not stacks.NAME.fullmatch(target.name):
+        yield (
+            f"DIR: {target.name!r} can't be the project's name (at most 100 letters, digits, "
+            "hyphens, dots and underscores). Choose another folder"
+        )
+    around = next((each for each in target.parents if project.is_project(each)), None)
+    if around:
+        yield f"DIR: {target} is in the project {around}. Choose a folder outside of it"
+    written = {path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*") if path.is_file()}
+    there = sorted(str(path) for path in {*written, Path(_WHEELS)} if (target / path).exists())
+    if there or (target.exists() and not target.is_dir()):
+        what = f"has {', '.join(there)}" if there else "is a file"
+        yield f"DIR: {target} {what}, which would be overwritten. Choose an empty or new folder"
+
+
+def _fill(folder: Path, name: str) -> None:
+    """Write a whole project named `name` into a folder that is not there yet."""
+    # The installer compiles the program there.
+    shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    definition = folder / "Pulumi.yaml"
+    text = definition.read_text(encoding="utf-8")
+    # Quoted, since a name like 1.10 is a number in YAML.
+    definition.write_text(text.replace("${PROJECT}", f'"{name}"'), encoding="utf-8")
+    packed = [
+        project.pack(distribution, folder / _WHEELS)
+        for module, distribution in _DISTRIBUTIONS.items()
+        if find_spec(module)
+    ]
+    lock = folder / _LOCK
+    lines = [f"./{_WHEELS}/{path.name} --hash=sha256:{_digest(path)}\n" for path in packed]
+    lock.write_text(_HEADING + "".join(lines) + lock.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
