@@ -1,7 +1,7 @@
 """`tpustack new`: a project of the user's own, which works without a clone.
 
-Its files are those of infra/template, with the wheels of what is installed here: what runs is what
-was tried, and no index is asked for a name that a stranger may have taken there.
+Its files are those of infra/template and the wheels of what is installed here. So what runs is what
+was tried, and no index is asked for a name that a stranger may have taken.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ def new_command(folder: Path) -> None:
         f"{target} is a project with the stacks local and dev. To try it in the local cloud:\n"
         f"{place}  pulumi install\n  tpustack local start\n"
         '  eval "$(tpustack local env --backend)"\n'
-        "  pulumi stack init local\n  pulumi up --stack local"
+        "  pulumi stack init --stack local\n  pulumi up --stack local"
     )
 
 
