@@ -187,14 +187,16 @@ def utc_now() -> datetime:
 # All stacks are made of these, in a clone and in a project of `tpustack new`. Other files (docs,
 # tests, workflows) change no stack.
 _ALL = ("agent/", "core/", "dist/", "infra/", "plugin/", "policy/", "training/")
-_LOCKS = ("requirements-deploy.txt", "requirements.txt")
-_ALL_FILES = {"Pulumi.yaml", "__main__.py", *_LOCKS, str(PIPELINE_FILE)}
+_ALL_FILES = {"Pulumi.yaml", "__main__.py", str(PIPELINE_FILE)}
+# A clone's requirements.txt is for tests.
+_CLONES_LOCK, _LOCK = "requirements-deploy.txt", "requirements.txt"
 
 
-def touched_stacks(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
-    """Return those of `stacks` that a change of the files `paths`, relative to the root, hits."""
+def touched_stacks(root: Path, paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
+    """Return those of `stacks` that a change of the files `paths`, relative to `root`, hits."""
     changed = set(paths)
-    if changed & _ALL_FILES or any(path.startswith(_ALL) for path in changed):
+    lock = _CLONES_LOCK if (root / _CLONES_LOCK).exists() else _LOCK
+    if changed & {*_ALL_FILES, lock} or any(path.startswith(_ALL) for path in changed):
         return list(stacks)
     return [stack for stack in stacks if f"stacks/Pulumi.{stack}.yaml" in changed]
 
