@@ -80,7 +80,7 @@ def _users_own() -> Toolchain:
 
 
 def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
-    """Return PATH and the variables that make Pulumi keep its state in `state`."""
+    """Return the variables that select this engine and make it keep its state in `state`."""
     state.mkdir(parents=True, exist_ok=True)
     return engine(toolchain) | {
         "PULUMI_BACKEND_URL": f"file://{state}",
@@ -90,9 +90,9 @@ def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
 
 def engine(toolchain: Toolchain) -> dict[str, str]:
     """Return the variables that select this engine; the user's own say where its state is."""
-    path = f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}"
     if toolchain.provider is None:
-        return {"PATH": path, "PULUMI_SKIP_UPDATE_CHECK": "true"}
+        # PATH has it. First there, its folder might hide the commands of an environment.
+        return {"PULUMI_SKIP_UPDATE_CHECK": "true"}
     # A Pulumi home of this project's own, in which the provider is installed: the user's own home
     # may have another build of the same version.
     home, provider = cache_folder() / "pulumi", toolchain.provider
@@ -106,7 +106,7 @@ def engine(toolchain: Toolchain) -> dict[str, str]:
     # The engine takes plugins from this home alone: none from PATH, where the user's own Pulumi may
     # have them, and none from the network, which a build without it could not reach.
     return {
-        "PATH": path,
+        "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "PULUMI_HOME": str(home),
         "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
