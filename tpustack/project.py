@@ -110,7 +110,6 @@ def cache_folder() -> Path:
 # builds of the same sources must be equal: all files get this time, 1980-01-01, which is the
 # earliest that a zip archive can hold.
 _EPOCH = "315532800"
-_TRAINING = "tpu-stack-training"
 
 
 def build_wheel(output: Path | None = None) -> Path:
@@ -122,8 +121,16 @@ def build_wheel(output: Path | None = None) -> Path:
         TpustackError: with the build's output when it fails.
     """
     output, source = output or root() / "dist", clone()
-    if source is None:
-        return pack(_TRAINING, output)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        built = _build(source, place) if source else pack("tpu-stack-training", place)
+        output.mkdir(parents=True, exist_ok=True)
+        for old in output.glob("tpu_stack_training-*.whl"):
+            old.unlink()
+        return Path(shutil.move(built, output / built.name))
+
+
+def _build(source: Path, output: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         # A build leaves files next to the sources, so it gets a copy. Git on Windows writes a text
         # for the link to core, and a wheel without core would fail only on the machine.
@@ -131,20 +138,18 @@ def build_wheel(output: Path | None = None) -> Path:
         shutil.copytree(source / "training", f"{folder}/training", ignore=made)
         shutil.copytree(source / _CLONE, f"{folder}/training/tpu_core", ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
-        command += ["--no-build-isolation", "--wheel-dir", folder, f"{folder}/training"]
+        command += ["--no-build-isolation", "--wheel-dir", str(output), f"{folder}/training"]
         fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(
             command, env=os.environ | fixed, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise TpustackError(f"the training wheel can't be built:\n{done.stderr.strip()}")
-        built = next(Path(folder).glob("*.whl"))
-        _make_room(_TRAINING, output)
-        return Path(shutil.move(built, output / built.name))
+    return next(output.glob("*.whl"))
 
 
 def pack(name: str, output: Path) -> Path:
-    """Put the wheel of an installed distribution into `output`, in place of an older one.
+    """Put the wheel of an installed distribution into `output`.
 
     It has the files that were installed, so that no index and no network is asked for them.
 
@@ -159,7 +164,8 @@ def pack(name: str, output: Path) -> Path:
             "`make release` in another environment, and run the command there"
         )
     # The packages of this project are pure Python.
-    path = _make_room(name, output) / f"{_wheel_name(name)}-{found.version}-py3-none-any.whl"
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"{name.replace('-', '_')}-{found.version}-py3-none-any.whl"
     records = (found.read_text("RECORD") or "").splitlines()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         kept = sorted(line for line in records if not _OF_INSTALLER.search(line.split(",")[0]))
@@ -181,15 +187,3 @@ def pack(name: str, output: Path) -> Path:
 _OF_INSTALLER = re.compile(
     r"^\.\.|__pycache__/|\.dist-info/(INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
 )
-
-
-def _wheel_name(name: str) -> str:
-    return name.replace("-", "_")
-
-
-def _make_room(name: str, folder: Path) -> Path:
-    """Make the folder, and delete the wheels of a distribution in it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"{_wheel_name(name)}-*.whl"):
-        old.unlink()
-    return folder
