@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.in_turn import Commands, run_in_turn
-from tpustack import errors, project
+from tpustack import bootstrap, errors, project
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError
 
@@ -154,17 +154,18 @@ def test_a_new_project_is_refused_with_all_problems_of_its_folder(
 ) -> None:
     folder = checkout / "a b"
     (folder / "stacks").mkdir(parents=True)
-    for name in ("Pulumi.yaml", "stacks/Pulumi.dev.yaml", "stacks/Pulumi.other.yaml"):
+    for name in ("plugin", "stacks/Pulumi.dev.yaml", "stacks/Pulumi.other.yaml"):
         (folder / name).touch()
+    (folder / "Pulumi.yaml").symlink_to("nowhere")
     monkeypatch.chdir(folder)
     done = run("new")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "error: DIR: 'a b' can't be the project's name (at most 100 letters, digits, hyphens, dots "
-        "and underscores). Choose another folder\n"
+        "error: DIR: \"a b\" can't be the project's name (at most 100 letters, digits, hyphens, "
+        "dots and underscores). Choose another folder\n"
         f"DIR: {folder} is in the project {checkout}. Choose a folder outside of it\n"
-        f"DIR: {folder} has Pulumi.yaml, stacks/Pulumi.dev.yaml, which would be overwritten. "
-        "Choose an empty or new folder\n"
+        f"DIR: {folder} has Pulumi.yaml, plugin, stacks/Pulumi.dev.yaml, which would be "
+        "overwritten. Choose an empty or new folder\n"
     )
 
 
@@ -185,6 +186,28 @@ def test_without_wheels_to_pack_a_new_project_is_refused_and_nothing_is_created(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_of_a_new_project_that_cannot_be_written_nothing_is_left(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pack(name: str, output: Path) -> Path:
+        output.mkdir(exist_ok=True)
+        # What can't be copied.
+        (output / name).symlink_to("nowhere")
+        return Path(__file__)
+
+    monkeypatch.setattr(project, "pack", pack)
+    (tmp_path / "file").touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").touch()
+    for folder, why in (("mine", "No such"), ("other", "No such"), ("file/x", "Not a directory")):
+        done = run("new", str(tmp_path / folder))
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith(f"error: DIR: {tmp_path}/{folder} can't be written (")
+        assert why in done.err
+    assert {path.name for path in tmp_path.rglob("*") if not path.is_dir()} == {"file", "README.md"}
+    assert not (tmp_path / "other").exists()
+
+
 def test_without_a_clone_the_engine_is_the_one_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,10 +216,8 @@ def test_without_a_clone_the_engine_is_the_one_on_the_path(
     with pytest.raises(TpustackError, match=r"pulumi is not on PATH\. Install the Pulumi CLI"):
         toolchain.find()
     (tmp_path / "pulumi").touch(mode=0o755)
-    variables = toolchain.engine(toolchain.find())
-    assert variables["PATH"].startswith(f"{tmp_path}:")
-    # Its own home has the provider, or gets it.
-    assert {"PULUMI_HOME", "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION"} & set(variables) == set()
+    # PATH stays, since its order may matter. The user's own home has the provider, or gets it.
+    assert toolchain.engine(toolchain.find()) == {"PULUMI_SKIP_UPDATE_CHECK": "true"}
 
 
 def test_the_demo_is_refused_outside_a_clone(
@@ -207,6 +228,11 @@ def test_the_demo_is_refused_outside_a_clone(
     done = run("demo")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {tmp_path} is not a clone of tpu-stack")
+
+
+def test_the_pipelines_settings_are_looked_for_in_clones_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"it is not a clone of tpu-stack\. Run the command in"):
+        bootstrap.load("pipeline", tmp_path)
 
 
 def test_missing_packages_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
