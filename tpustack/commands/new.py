@@ -102,7 +102,7 @@ def _copy(made: Path, target: Path) -> None:
     Raises:
         TpustackError: when that fails, for example since the disk is full.
     """
-    was_there = target.is_dir()
+    was_there = os.path.isdir(target)
     try:
         shutil.copytree(made, target, dirs_exist_ok=True)
     except OSError as error:

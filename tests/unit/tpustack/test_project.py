@@ -199,7 +199,13 @@ def test_of_a_new_project_that_cannot_be_written_nothing_is_left(
     (tmp_path / "file").touch()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "README.md").touch()
-    for folder, why in (("mine", "No such"), ("other", "No such"), ("file/x", "Not a directory")):
+    cases = {
+        "mine": "No such",
+        "other": "No such",
+        "file/x": "Not a directory",
+        f"{300 * 'x'}/x": "long",
+    }
+    for folder, why in cases.items():
         done = run("new", str(tmp_path / folder))
         assert (done.code, done.out) == (1, "")
         assert done.err.startswith(f"error: DIR: {tmp_path}/{folder} can't be written (")
