@@ -1,14 +1,15 @@
-"""The whole program as one function, which tests call with settings of their own; its outputs."""
+"""The whole program: a project's `__main__.py` calls `run`, tests call `declare`; its outputs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pulumi
 
-from infra import apis, checks, cost
+from infra import advice, apis, catalog, checks, cost, names
 from infra.checks.context import UNVERIFIED
 from infra.components import alerts, bucket, identity, machine, network, services, tpu, vm
-from infra.settings import StackSettings
+from infra.settings import StackSettings, base, parse
 
 OUTPUTS: Mapping[str, str] = {
     "architecture": "vm, compute or node",
@@ -30,6 +31,42 @@ OUTPUTS: Mapping[str, str] = {
     "vm_zone": "Zone of the VM",
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
+
+
+def run(root: Path) -> dict[str, pulumi.Input[object]]:
+    """Read the settings of the engine's stack, check them, declare the stack, report what is off.
+
+    What Google alone knows is looked up next to the declarations: a preview must not wait for it.
+
+    Args:
+        root: the project's folder, to which the settings' paths are relative.
+
+    Returns:
+        The outputs by name.
+
+    Raises:
+        RunError: with every problem of the settings, before anything is declared.
+    """
+    stack = pulumi.get_stack()
+    try:
+        settings = parse.settings_from_engine()
+        own = names.names_of(settings, stack)
+        preempted = advice.look_for_preempted(settings, own.tpus(settings.tpu.slices))
+        context = checks.Context(stack, root, catalog.Catalog(), own, preempted=preempted)
+        if not pulumi.runtime.is_dry_run():
+            advice.watch_errors()
+        outputs = declare(settings, context)
+        if pulumi.runtime.is_dry_run():
+            advice.report(settings, context)
+        return outputs
+    except base.SettingsError as error:
+        whole = checks.with_checks(
+            error,
+            lambda rest: checks.Context(
+                stack, root, catalog.Catalog(), names.names_of(rest, stack)
+            ),
+        )
+        raise pulumi.RunError(str(whole)) from None
 
 
 def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulumi.Input[object]]:

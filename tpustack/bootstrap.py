@@ -29,6 +29,11 @@ _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 def load(stack: str, project: Path) -> BootstrapSettings:
     """Return the settings of a bootstrap stack. Raises UsageError with every problem."""
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"{project} has no bootstrap/ with the pipeline's settings: it is not a clone of "
+            "tpu-stack. Run the command in one"
+        )
     if not path.exists():
         names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
         raise UsageError(f"bootstrap/ has no {path.name}. Available: {', '.join(names) or 'none'}")

@@ -41,6 +41,11 @@ from tpustack.logs.serial import follow
 @click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
 def command(architecture: str, keep: bool, verbose: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
+    if project.clone() != project.root():
+        raise errors.UsageError(
+            f"{project.root()} is not a clone of tpu-stack, and the demo trains what a clone has. "
+            "Run `make demo` in a clone, or `pulumi up --stack local` here"
+        )
     errors.require("localcloud.cli", "tensorflow")
     Demo(architecture, keep=keep, console=Console(highlight=False), verbose=verbose).run()
 

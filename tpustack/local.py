@@ -82,5 +82,6 @@ def local_command(arguments: tuple[str, ...]) -> None:
         variables = toolchain.environment(toolchain.find(), project.state())
         for name, value in variables.items():
             click.echo(f"export {name}={shlex.quote(value)}")
-        click.echo(f"and Pulumi's, for the stacks of `make demo`: {', '.join(variables)}", err=True)
+        where = project.state().name
+        click.echo(f"and Pulumi's, for the stacks in {where}: {', '.join(variables)}", err=True)
     sys.exit(code)

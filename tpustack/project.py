@@ -1,11 +1,15 @@
 """The project's folder, the folders of what it keeps, and its training wheel."""
 
+import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
+import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +17,50 @@ from tpustack.errors import TpustackError, UsageError
 
 BACKEND = "PULUMI_BACKEND_URL"
 """The variable that says where Pulumi keeps the stacks' state."""
-_NAME = re.compile(r"^name: tpu-stack$", re.MULTILINE)
+_FILE = "Pulumi.yaml"
+# Where Pulumi and this command both find the stack files. Other programs' projects lack it.
+_OURS = re.compile(r"""^stackConfigDir: *["']?(\./)?stacks/?["']? *(#.*)?$""", re.MULTILINE)
+# What a clone has, and no project of a user's.
+_CLONE = Path("core/tpu_core")
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def root() -> Path:
-    """Return the project's folder: the nearest at or above the current one, else the checkout.
+    """Return the project's folder: the nearest at or above the current one, else the clone.
 
     Raises:
-        UsageError: when the command runs outside any checkout of the project.
+        UsageError: when there is none, or when Pulumi would take another project than this.
     """
     here = Path.cwd()
-    for folder in (here, *here.parents, Path(__file__).resolve().parent.parent):
-        if _is_project(folder):
-            return folder
-    raise UsageError(
-        f"neither {here} nor a folder above it is a checkout of tpu-stack (its Pulumi.yaml is "
-        "missing). Change into a clone of the project and run the command there"
-    )
+    project = next((folder for folder in (here, *here.parents) if is_project(folder)), None)
+    nearest = next((each for each in (here, *here.parents) if (each / _FILE).exists()), None)
+    if project is None and is_project(_PACKAGE):
+        return _PACKAGE
+    if project is None:
+        other = f" ({nearest / _FILE} is of another program)" if nearest else ""
+        raise UsageError(
+            f"neither {here} nor a folder above it is a project of tpu-stack, whose {_FILE} says "
+            f"`stackConfigDir: stacks`{other}. Change into one, or make one with `tpustack new`"
+        )
+    if nearest != project:
+        raise UsageError(
+            f"there are two projects: `pulumi` would take {nearest}, and `tpustack` {project}. "
+            "Change into the one you mean"
+        )
+    return project
 
 
-def _is_project(folder: Path) -> bool:
+def is_project(folder: Path) -> bool:
+    """Return whether a folder itself is a project whose stack files this command finds."""
     try:
-        return bool(_NAME.search((folder / "Pulumi.yaml").read_text(encoding="utf-8")))
+        return bool(_OURS.search((folder / _FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return False
+
+
+def clone() -> Path | None:
+    """Return the clone that is worked in, or whose code runs; None: this is installed."""
+    return next((each for each in (root(), _PACKAGE) if (each / _CLONE).is_dir()), None)
 
 
 def read_yaml(path: Path) -> Any:
@@ -89,28 +113,77 @@ _EPOCH = "315532800"
 
 
 def build_wheel(output: Path | None = None) -> Path:
-    """Build the wheel of training/ into `output` (dist/), in place of an older one.
+    """Put the training wheel into `output` (dist/), in place of an older one.
+
+    It is built from a clone's training/; without a clone it is packed from what is installed.
 
     Raises:
         TpustackError: with the build's output when it fails.
     """
-    output = output or root() / "dist"
+    output, source = output or root() / "dist", clone()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        built = _build(source, place) if source else pack("tpu-stack-training", place)
+        output.mkdir(parents=True, exist_ok=True)
+        for old in output.glob("tpu_stack_training-*.whl"):
+            old.unlink()
+        return Path(shutil.move(built, output / built.name))
+
+
+def _build(source: Path, output: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         # A build leaves files next to the sources, so it gets a copy. Git on Windows writes a text
         # for the link to core, and a wheel without core would fail only on the machine.
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info", "tpu_core")
-        shutil.copytree(root() / "training", f"{folder}/training", ignore=made)
-        shutil.copytree(root() / "core/tpu_core", f"{folder}/training/tpu_core", ignore=made)
+        shutil.copytree(source / "training", f"{folder}/training", ignore=made)
+        shutil.copytree(source / _CLONE, f"{folder}/training/tpu_core", ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
-        command += ["--no-build-isolation", "--wheel-dir", folder, f"{folder}/training"]
+        command += ["--no-build-isolation", "--wheel-dir", str(output), f"{folder}/training"]
         fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(
             command, env=os.environ | fixed, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise TpustackError(f"the training wheel can't be built:\n{done.stderr.strip()}")
-        built = next(Path(folder).glob("*.whl"))
-        output.mkdir(parents=True, exist_ok=True)
-        for old in output.glob("tpu_stack_training-*.whl"):
-            old.unlink()
-        return Path(shutil.move(built, output / built.name))
+    return next(output.glob("*.whl"))
+
+
+def pack(name: str, output: Path) -> Path:
+    """Put the wheel of an installed distribution into `output`.
+
+    It has the files that were installed, so that no index and no network is asked for them.
+
+    Raises:
+        UsageError: when it was installed from a clone, for development.
+    """
+    found = distribution(name)
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        raise UsageError(
+            f"{name} is installed from a clone, so there is no wheel of it. Install the wheels of "
+            "`make release` in another environment, and run the command there"
+        )
+    # The packages of this project are pure Python.
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / f"{name.replace('-', '_')}-{found.version}-py3-none-any.whl"
+    records = (found.read_text("RECORD") or "").splitlines()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        kept = sorted(line for line in records if not _OF_INSTALLER.search(line.split(",")[0]))
+        for file in (line.split(",")[0] for line in kept):
+            source = Path(str(found.locate_file(file)))
+            listed = file.endswith(".dist-info/RECORD")
+            entry = zipfile.ZipInfo(file)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            # pip looks at the bits of regular files alone.
+            mode = stat.S_IFREG | (0o755 if os.access(source, os.X_OK) else 0o644)
+            entry.external_attr = mode << 16
+            content = "".join(f"{line}\n" for line in kept).encode() if listed else None
+            wheel.writestr(entry, source.read_bytes() if content is None else content)
+    return path
+
+
+# What an installer adds to the files of a wheel (packaging.python.org, "Recording installed
+# projects"): commands, compiled modules, and where the wheel was from.
+_OF_INSTALLER = re.compile(
+    r"^\.\.|__pycache__/|\.dist-info/(INSTALLER|REQUESTED|direct_url\.json|uv_\w+\.json)$"
+)

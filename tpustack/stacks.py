@@ -24,8 +24,8 @@ from tpustack.project import root
 if TYPE_CHECKING:
     from tpu_training.compile import Answer, Manifest
 
-# What Pulumi allows.
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+# What Pulumi allows, for a stack and for a project.
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Report:
 
 def path_of(stack: str) -> Path:
     """Return the path of a stack's file. Raises UsageError for an impossible name."""
-    if not _NAME.fullmatch(stack):
+    if not NAME.fullmatch(stack):
         raise UsageError(
             f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
             "digits, hyphens, dots and underscores)"

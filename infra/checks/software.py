@@ -353,13 +353,13 @@ _WRONG_INPUT, _ENDING = 2, "training failed: "
 def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the training wheel exists: machines get it by the bucket, not from an index."""
     wheel = find_wheel(settings, context.root)
+    cure = "Build it with `tpustack wheel`, or set the path of one"
     if wheel is None:
-        cure = "Build it with `make wheel`, or set the path of one"
         yield Problem("training.wheel", UNSET, f"and there is no dist/{WHEEL_PATTERN}", cure)
     elif not wheel.is_file() or wheel.suffix != ".whl":
         why = "is not a wheel" if wheel.exists() else "doesn't exist"
-        cure = "Build it with `make wheel`, or set the path of one, relative to the project's root"
-        yield Problem("training.wheel", settings.training.wheel, why, cure)
+        where = "relative to the project's root"
+        yield Problem("training.wheel", settings.training.wheel, why, f"{cure}, {where}")
 
 
 def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:

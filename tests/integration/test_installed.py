@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.wheels import PACKAGES, sources
+from tpustack.engine import toolchain
+from tpustack.engine.toolchain import Toolchain
 from tpustack.project import root
 
+from .conftest import output
 from .installed import Installed, constraints
 
 COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
@@ -86,6 +91,82 @@ def test_who_only_deploys_has_the_local_cloud_to_try_it(deploying: Installed) ->
     deploying.output("tpustack", "local", "start")
     assert "HTTPS_PROXY" in deploying.output("tpustack", "local", "env")
     deploying.output("tpustack", "local", "stop")
+
+
+PAGE = (root() / "docs" / "own-project.md").read_text(encoding="utf-8")
+# In place of `pulumi install`, which asks an index: the environment that the wheels are in. And
+# what the page says in prose: `init` makes a stack, here one for the local cloud's project.
+INSTALL = 'ln -s "$ENVIRONMENT" .venv'
+INIT = """tpustack init trial --project tpu-stack-local --zone us-central1-b --run-on tpu \\
+  --accelerator-type v2-8 --capacity spot --secrets-provider passphrase
+tpustack check --stack trial
+pulumi up --stack local
+pulumi stack output --stack local tpu_name
+"""
+
+
+def test_a_project_of_ones_own_goes_up_and_down_in_the_local_cloud_without_a_clone(
+    deploying: Installed, tools: Toolchain, tmp_path: Path
+) -> None:
+    commands = PAGE.partition("\n## 2.")[2].partition("```sh\n")[2].partition("```")[0]
+    assert "\npulumi install\n" in commands
+    script = commands.replace("pulumi install", INSTALL).replace("pulumi up --stack local\n", INIT)
+    binaries = (deploying.environment / "bin", tools.bin, os.defpath)
+    said = output(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        {
+            **toolchain.engine(tools),
+            "PATH": os.pathsep.join(map(str, binaries)),
+            "HOME": str(tmp_path),
+            "LANG": "C.UTF-8",
+            "ENVIRONMENT": str(deploying.environment),
+            "PULUMI_SKIP_CONFIRMATIONS": "true",
+            "PULUMI_OPTION_SKIP_PREVIEW": "true",
+        },
+        cwd=tmp_path,
+        seconds=300,
+    )
+    assert "\nlocal: fine\n" in said
+    assert "\ntrial: fine\n" in said
+    assert "\ntpu-stack-local-tpu\n" in said
+    # Queued, and so served by the project's own plugin.
+    assert "QueuedNode tpu-node created" in said
+    assert said.endswith("the local cloud is stopped\n")
+
+
+def test_the_requirements_of_a_new_project_have_hashes_of_its_wheels_and_the_whole_lock(
+    deploying: Installed,
+) -> None:
+    deploying.output("tpustack", "new", "mine")
+    made = deploying.elsewhere / "mine"
+    text = (made / "requirements.txt").read_text(encoding="utf-8")
+    ours = dict(line.split(" --hash=sha256:") for line in text.splitlines() if line[:1] == ".")
+    assert ours == {
+        f"./dist/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (made / "dist").iterdir()
+    }
+    assert len(ours) == len(PACKAGES)
+    assert text.endswith((root() / "requirements-deploy.txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("source", PACKAGES)
+def test_a_wheel_packed_from_what_is_installed_is_the_wheel_that_was_installed(
+    deploying: Installed, wheels: dict[str, Path], source: str, tmp_path: Path
+) -> None:
+    name = wheels[source].name.partition("-")[0].replace("_", "-")
+    code = f"import sys; from tpustack import project as p; p.pack({name!r}, p.Path(sys.argv[1]))"
+    deploying.output("python", "-c", code, tmp_path)
+    assert contents(tmp_path / wheels[source].name) == contents(wheels[source])
+
+
+def contents(wheel: Path) -> dict[str, bytes | set[str]]:
+    """The files of a wheel; its list of them has any order."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    return {
+        name: set(text.decode().split()) if name.endswith("/RECORD") else text
+        for name, text in files.items()
+    }
 
 
 # What Google's own client would ask, with the variables of `localcloud env`.

@@ -90,7 +90,7 @@ def _preview(
         chosen = [named(None)]
     if base is not None and request is None:
         files = pipeline.changed_files(root(), base)
-        changed = pipeline.touched_stacks(files, pipeline.load_pipeline(root()).stacks)
+        changed = pipeline.touched_stacks(root(), files, pipeline.load_pipeline(root()).stacks)
         chosen = [stack for stack in changed if not chosen or stack in chosen]
     policies = policies or base
     how = deployment.Preview(base, refresh, reviewed, pipeline.rules_note(root(), policies))

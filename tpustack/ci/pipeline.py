@@ -184,15 +184,19 @@ def utc_now() -> datetime:
 
 # What git says of a change.
 
-# All stacks are made of these. Other files (docs, tests, workflows) change no stack.
-_ALL = ("agent/", "core/", "infra/", "policy/", "training/")
-_ALL_FILES = {"Pulumi.yaml", "requirements-deploy.txt", str(PIPELINE_FILE)}
+# All stacks are made of these, in a clone and in a project of `tpustack new`. Other files (docs,
+# tests, workflows) change no stack.
+_ALL = ("agent/", "core/", "dist/", "infra/", "plugin/", "policy/", "training/")
+_ALL_FILES = {"Pulumi.yaml", "__main__.py", str(PIPELINE_FILE)}
+# A clone's requirements.txt is for tests.
+_CLONES_LOCK, _LOCK = "requirements-deploy.txt", "requirements.txt"
 
 
-def touched_stacks(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
-    """Return those of `stacks` that a change of the files `paths`, relative to the root, hits."""
+def touched_stacks(root: Path, paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
+    """Return those of `stacks` that a change of the files `paths`, relative to `root`, hits."""
     changed = set(paths)
-    if changed & _ALL_FILES or any(path.startswith(_ALL) for path in changed):
+    lock = _CLONES_LOCK if (root / _CLONES_LOCK).exists() else _LOCK
+    if changed & {*_ALL_FILES, lock} or any(path.startswith(_ALL) for path in changed):
         return list(stacks)
     return [stack for stack in stacks if f"stacks/Pulumi.{stack}.yaml" in changed]
 

@@ -204,7 +204,7 @@ _OF_A_PERSON: Mapping[str, Any] = {
     "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
     "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
 }
-_HEADING = """# Made by `tpustack init`. Every setting is described in docs/settings.md.
+_HEADING = """# Made by `tpustack init`. `tpustack settings` describes every setting.
 # limits: the TPU is deleted after so many hours, and stopped or deleted when nothing trains on it.
 # bucket.forceDestroy: `pulumi destroy` deletes the bucket with all results. Remove it to keep them.
 # bucket.softDeleteDays: 0, since Google bills what it keeps of deleted and replaced objects.

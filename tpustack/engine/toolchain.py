@@ -1,4 +1,4 @@
-"""The Pulumi engine: found or built by tools/install.py, and the processes that outlive it.
+"""The Pulumi engine, found or built by a clone's tools or on PATH; the processes that outlive it.
 
 Language host, program and provider have process groups of their own, and keep a mark of our command
 in their environment. `make clean`, and the next command that runs the engine, end what earlier ones
@@ -8,6 +8,7 @@ have left.
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import psutil
 
 from tpu_core.process import began, place
 from tpustack.errors import TpustackError
-from tpustack.project import cache_folder, root
+from tpustack.project import cache_folder, clone
 
 # The stack `local` holds no secret; its passphrase only satisfies the secrets provider, and the
 # salt in its settings file belongs to it.
@@ -29,21 +30,30 @@ PASSPHRASE = "local"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where the engine's binaries and the provider are, and where the engine came from."""
+    """Where the engine's binaries and the provider are, and where the engine came from.
+
+    Without a provider the engine takes the one in the user's own Pulumi home, or downloads it.
+    """
 
     bin: Path
-    provider: Path
+    provider: Path | None
     description: str
 
 
 def find() -> Toolchain:
-    """Find the engine, language host and provider; build them, with progress on stderr, if need be.
+    """Find the engine, language host and provider.
+
+    In a clone they are downloaded or built, with progress on stderr, if need be. Elsewhere the
+    engine is the user's own.
 
     Raises:
         TpustackError: when it can be neither found, downloaded nor built.
     """
+    source = clone()
+    if source is None:
+        return _users_own()
     done = subprocess.run(
-        [sys.executable, str(root() / "tools" / "install.py"), "--json"],
+        [sys.executable, str(source / "tools" / "install.py"), "--json"],
         env={**os.environ, **mark()},
         stdout=subprocess.PIPE,
         text=True,
@@ -60,8 +70,17 @@ def find() -> Toolchain:
     )
 
 
+def _users_own() -> Toolchain:
+    found = shutil.which("pulumi")
+    if found is None:
+        raise TpustackError(
+            "pulumi is not on PATH. Install the Pulumi CLI (https://www.pulumi.com/docs/install/)"
+        )
+    return Toolchain(Path(found).parent, None, f"Pulumi ({found})")
+
+
 def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
-    """Return PATH and the variables that make Pulumi keep its state in `state`."""
+    """Return the variables that select this engine and make it keep its state in `state`."""
     state.mkdir(parents=True, exist_ok=True)
     return engine(toolchain) | {
         "PULUMI_BACKEND_URL": f"file://{state}",
@@ -71,6 +90,9 @@ def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
 
 def engine(toolchain: Toolchain) -> dict[str, str]:
     """Return the variables that select this engine; the user's own say where its state is."""
+    if toolchain.provider is None:
+        # PATH has it. First there, its folder might hide the commands of an environment.
+        return {"PULUMI_SKIP_UPDATE_CHECK": "true"}
     # A Pulumi home of this project's own, in which the provider is installed: the user's own home
     # may have another build of the same version.
     home, provider = cache_folder() / "pulumi", toolchain.provider

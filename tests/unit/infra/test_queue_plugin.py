@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import infra
 from infra.resources import provider
 
-SCRIPT = Path(provider.__file__).parent / "plugin" / "pulumi-resource-pulumi-python"
+SCRIPT = Path(infra.__file__).parent / "template" / "plugin" / "pulumi-resource-pulumi-python"
 
 
-@pytest.mark.parametrize("named", [".venv", "{checkout}/elsewhere"])
+@pytest.mark.parametrize("program", [".", "infra"])
+@pytest.mark.parametrize("named", [".venv", "{project}/elsewhere"])
 def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
-    tmp_path: Path, named: str
+    tmp_path: Path, named: str, program: str
 ) -> None:
-    virtualenv = named.format(checkout=tmp_path)
-    script = tmp_path / SCRIPT.relative_to(SCRIPT.parents[3])
-    script.parent.mkdir(parents=True)
-    shutil.copy(SCRIPT, script)
+    virtualenv = named.format(project=tmp_path)
+    (tmp_path / "Pulumi.yaml").touch()
+    (tmp_path / program).mkdir(exist_ok=True)
     python = tmp_path / virtualenv / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\necho "$PYTHONPATH $*"\n', encoding="utf-8")
     python.chmod(0o755)
     said = subprocess.run(
-        [script, "127.0.0.1:1234"],
-        cwd=tmp_path / "infra",
-        env={"PATH": os.environ["PATH"], "PULUMI_RUNTIME_VIRTUALENV": virtualenv},
+        [SCRIPT, "127.0.0.1:1234"],
+        cwd=tmp_path / program,
+        env={
+            "PWD": str(tmp_path / program),
+            "PATH": os.environ["PATH"],
+            "PULUMI_RUNTIME_VIRTUALENV": virtualenv,
+        },
         capture_output=True,
         text=True,
         check=True,

@@ -1170,8 +1170,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a wheel that is not there",
         config(training={"wheel": "dist/other.whl"}),
-        'training.wheel: "dist/other.whl" doesn\'t exist. Build it with `make wheel`, or set the '
-        "path of one, relative to the project's root.",
+        'training.wheel: "dist/other.whl" doesn\'t exist. Build it with `tpustack wheel`, or set '
+        "the path of one, relative to the project's root.",
     ),
     (
         "data that is not there",
@@ -1483,7 +1483,7 @@ def test_a_missing_wheel_is_refused(root: Path) -> None:
         wheel.unlink()
     assert refusals(config(), root) == [
         "training.wheel: (not set) and there is no dist/tpu_stack_training-*.whl. "
-        "Build it with `make wheel`, or set the path of one."
+        "Build it with `tpustack wheel`, or set the path of one."
     ]
 
 

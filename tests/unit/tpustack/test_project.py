@@ -1,4 +1,4 @@
-"""The command line in, below and outside a checkout of the project."""
+"""The command line in, below and outside a project, be it a clone or a user's own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.in_turn import Commands, run_in_turn
-from tpustack import errors, project
-from tpustack.errors import TpustackError
+from tpustack import bootstrap, errors, project
+from tpustack.engine import toolchain
+from tpustack.errors import TpustackError, UsageError
+
+from .conftest import Run
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGES = ("tpustack", "infra", "bootstrap")
@@ -31,11 +34,32 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_project_is_the_nearest_checkout_at_or_above_the_current_folder(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(checkout)
-    assert project.root() == checkout
-    # bootstrap/ has a Pulumi.yaml, too, of another project.
+    (checkout / "stacks").mkdir()
+    for folder in (checkout, checkout / "stacks"):
+        monkeypatch.chdir(folder)
+        assert project.root() == checkout
+
+
+def test_where_pulumi_would_take_another_project_both_are_named(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(checkout / "bootstrap")
-    assert project.root() == checkout
+    with pytest.raises(UsageError) as error:
+        project.root()
+    assert str(error.value) == (
+        f"there are two projects: `pulumi` would take {checkout / 'bootstrap'}, and `tpustack` "
+        f"{checkout}. Change into the one you mean"
+    )
+
+
+def test_in_a_folder_of_another_program_installed_packages_name_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Pulumi.yaml").write_text("name: something-else\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(project, "_PACKAGE", tmp_path / "site-packages")
+    with pytest.raises(UsageError, match=re.escape(f"({tmp_path}/Pulumi.yaml is of another pro")):
+        project.root()
 
 
 def test_elsewhere_the_project_is_the_checkout_of_the_package(
@@ -119,9 +143,102 @@ def test_a_command_that_needs_the_project_says_so_in_one_message(
     ended = done[tuple(arguments)]
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        f"error: neither {elsewhere} nor a folder above it is a checkout of tpu-stack (its "
-        "Pulumi.yaml is missing). Change into a clone of the project and run the command there\n"
+        f"error: neither {elsewhere} nor a folder above it is a project of tpu-stack, whose "
+        "Pulumi.yaml says `stackConfigDir: stacks`. Change into one, or make one with "
+        "`tpustack new`\n"
     )
+
+
+def test_a_new_project_is_refused_with_all_problems_of_its_folder(
+    run: Run, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkout / "a b"
+    (folder / "stacks").mkdir(parents=True)
+    for name in ("plugin", "stacks/Pulumi.dev.yaml", "stacks/Pulumi.other.yaml"):
+        (folder / name).touch()
+    (folder / "Pulumi.yaml").symlink_to("nowhere")
+    monkeypatch.chdir(folder)
+    done = run("new")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        "error: DIR: \"a b\" can't be the project's name (at most 100 letters, digits, hyphens, "
+        "dots and underscores). Choose another folder\n"
+        f"DIR: {folder} is in the project {checkout}. Choose a folder outside of it\n"
+        f"DIR: {folder} has Pulumi.yaml, plugin, stacks/Pulumi.dev.yaml, which would be "
+        "overwritten. Choose an empty or new folder\n"
+    )
+
+
+def test_a_new_project_is_no_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    assert f"DIR: {tmp_path}/mine is a file, which would" in run("new", f"{tmp_path}/mine").err
+
+
+def test_without_wheels_to_pack_a_new_project_is_refused_and_nothing_is_created(
+    run: Run, tmp_path: Path
+) -> None:
+    done = run("new", str(tmp_path / "mine"))
+    assert (done.code, done.err) == (
+        2,
+        "error: tpu-stack is installed from a clone, so there is no wheel of it. Install the "
+        "wheels of `make release` in another environment, and run the command there\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_new_project_that_cannot_be_written_nothing_is_left(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pack(name: str, output: Path) -> Path:
+        output.mkdir(exist_ok=True)
+        # What can't be copied.
+        (output / name).symlink_to("nowhere")
+        return Path(__file__)
+
+    monkeypatch.setattr(project, "pack", pack)
+    (tmp_path / "file").touch()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").touch()
+    cases = {
+        "mine": "No such",
+        "other": "No such",
+        "file/x": "Not a directory",
+        f"{300 * 'x'}/x": "long",
+    }
+    for folder, why in cases.items():
+        done = run("new", str(tmp_path / folder))
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith(f"error: DIR: {tmp_path}/{folder} can't be written (")
+        assert why in done.err
+    assert {path.name for path in tmp_path.rglob("*") if not path.is_dir()} == {"file", "README.md"}
+    assert not (tmp_path / "other").exists()
+
+
+def test_without_a_clone_the_engine_is_the_one_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "clone", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TpustackError, match=r"pulumi is not on PATH\. Install the Pulumi CLI"):
+        toolchain.find()
+    (tmp_path / "pulumi").touch(mode=0o755)
+    # PATH stays, since its order may matter. The user's own home has the provider, or gets it.
+    assert toolchain.engine(toolchain.find()) == {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+
+
+def test_the_demo_is_refused_outside_a_clone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Pulumi.yaml").write_text("stackConfigDir: stacks\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    done = run("demo")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {tmp_path} is not a clone of tpu-stack")
+
+
+def test_the_pipelines_settings_are_looked_for_in_clones_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"it is not a clone of tpu-stack\. Run the command in"):
+        bootstrap.load("pipeline", tmp_path)
 
 
 def test_missing_packages_are_named_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:

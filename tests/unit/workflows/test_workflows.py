@@ -23,6 +23,9 @@ BIN = Path(sys.executable).parent
 FOLDER = root() / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 PREPARE = root() / ".github" / "actions" / "prepare" / "action.yml"
+# What `tpustack new` gives to projects of users, with the same actions.
+USERS = root() / "infra" / "template" / ".github"
+CHECK = USERS / "workflows" / "check.yml"
 # The ones that test a request and make a release; the others are the pipeline of the stacks.
 TEST, RELEASE = FOLDER / "test.yml", FOLDER / "release.yml"
 GITLAB = root() / "ci" / "gitlab.yml"
@@ -58,12 +61,21 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 
 def test_actionlint_finds_nothing() -> None:
     # With ShellCheck from this project's own environment for the scripts in the steps.
-    run(sys.executable, "tools/scan.py", "actionlint", "-no-color", *WORKFLOWS)
+    run(sys.executable, "tools/scan.py", "actionlint", "-no-color", *WORKFLOWS, CHECK)
 
 
 def test_zizmor_finds_nothing() -> None:
     # As its strictest persona; .github/zizmor.yml has the exceptions and their reasons.
-    run(BIN / "zizmor", "--offline", "--no-progress", "--persona", "auditor", ".github")
+    run(BIN / "zizmor", "--offline", "--no-progress", "--persona", "auditor", ".github", USERS)
+
+
+def test_users_get_the_actions_that_the_pipeline_has() -> None:
+    """The bot that proposes new ones sees those of this repository alone."""
+    ours = {step["uses"] for path in WORKFLOWS for step in steps(path) if "uses" in step}
+    ours |= {step["uses"] for step in document(PREPARE)["runs"]["steps"] if "uses" in step}
+    theirs = {step["uses"] for step in steps(CHECK) if "uses" in step}
+    assert theirs
+    assert theirs <= ours
 
 
 def test_the_pipeline_of_gitlab_keeps_to_its_schema() -> None:

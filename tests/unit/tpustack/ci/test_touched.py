@@ -24,13 +24,25 @@ STACKS = ("dev", "test", "staging", "prod")
         (["training/tpu_training/__main__.py"], list(STACKS)),
         (["Pulumi.yaml"], list(STACKS)),
         (["stacks/pipeline.yaml"], list(STACKS)),
+        # Of a project of `tpustack new`.
+        (["__main__.py"], list(STACKS)),
+        (["dist/tpu_stack-0.2.0-py3-none-any.whl"], list(STACKS)),
+        (["plugin/pulumi-resource-pulumi-python"], list(STACKS)),
         ([], []),
     ],
 )
 def test_a_change_touches_the_stacks_that_are_made_of_it(
-    paths: list[str], expected: list[str]
+    paths: list[str], expected: list[str], tmp_path: Path
 ) -> None:
-    assert touched_stacks(paths, STACKS) == expected
+    assert touched_stacks(tmp_path, paths, STACKS) == expected
+
+
+def test_of_a_clones_locks_only_the_one_for_deploying_touches_stacks(tmp_path: Path) -> None:
+    lock = "requirements-deploy.txt"
+    assert touched_stacks(tmp_path, ["requirements.txt"], STACKS) == list(STACKS)
+    (tmp_path / lock).touch()
+    assert touched_stacks(tmp_path, ["requirements.txt"], STACKS) == []
+    assert touched_stacks(tmp_path, [lock], STACKS) == list(STACKS)
 
 
 def git(folder: Path, *arguments: str) -> None:

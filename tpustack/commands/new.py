@@ -1,0 +1,123 @@
+"""`tpustack new`: a project of the user's own, which works without a clone.
+
+Its files are those of infra/template and the wheels of what is installed here. So what runs is what
+was tried, and no index is asked for a name that a stranger may have taken.
+"""
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from infra import names
+from tpustack import project, stacks
+from tpustack.errors import TpustackError, UsageError
+
+TEMPLATE = Path(names.__file__).with_name("template")
+_LOCK = "requirements.txt"
+_WHEELS = "dist"
+_HEADING = """\
+# Made by `tpustack new`: the wheels in dist/, which git keeps, and what they depend on, by hash.
+# docs/own-project.md of tpu-stack says how to add packages of your own.
+"""
+_DISTRIBUTIONS = ("tpu-stack", "tpu-stack-core", "tpu-stack-training")
+
+
+@click.command("new")
+@click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+def new_command(folder: Path) -> None:
+    """Create a project in DIR (default: the current folder) that needs no clone.
+
+    It has a program, stack files, a workflow for GitHub that checks them, and the installed
+    packages as wheels in dist/. requirements.txt pins those and all that they depend on, by hash.
+    The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud project.
+    Existing files are never changed.
+    """
+    target = folder.resolve()
+    if problems := [*_problems(target)]:
+        raise UsageError("\n".join(problems))
+    with TemporaryDirectory() as made:
+        # Complete before its first file is in place.
+        _fill(Path(made) / "project", target.name)
+        _copy(Path(made) / "project", target)
+    place = "" if target == Path.cwd() else f"  cd {shlex.quote(str(target))}\n"
+    click.echo(
+        f"{target} is a project with the stacks local and dev. To try it in the local cloud:\n"
+        f"{place}  pulumi install\n  tpustack local start\n"
+        '  eval "$(tpustack local env --backend)"\n'
+        "  pulumi stack init --stack local\n  pulumi up --stack local"
+    )
+
+
+def _problems(target: Path) -> Iterator[str]:
+    """Yield all that keeps a folder from becoming a project."""
+    if not stacks.NAME.fullmatch(target.name):
+        yield (
+            f"DIR: {json.dumps(target.name, ensure_ascii=False)} can't be the project's name (at "
+            "most 100 letters, digits, hyphens, dots and underscores). Choose another folder"
+        )
+    around = next((each for each in target.parents if project.is_project(each)), None)
+    if around:
+        yield f"DIR: {target} is in the project {around}. Choose a folder outside of it"
+    written = {path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*")}
+    there = sorted(
+        str(path)
+        for path in {*written, Path(_WHEELS)}
+        # Links to nothing count, too.
+        if "__pycache__" not in path.parts
+        and os.path.lexists(target / path)
+        and not ((target / path).is_dir() and (TEMPLATE / path).is_dir())
+    )
+    if there or (os.path.lexists(target) and not os.path.isdir(target)):
+        what = f"has {', '.join(there)}" if there else "is a file"
+        yield f"DIR: {target} {what}, which would be overwritten. Choose an empty or new folder"
+
+
+def _fill(folder: Path, called: str) -> None:
+    """Write a whole project of this name into a folder that is not there yet."""
+    # The installer compiles the program there.
+    shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    definition = folder / "Pulumi.yaml"
+    text = definition.read_text(encoding="utf-8")
+    # Quoted, since a name like 1.10 is a number in YAML.
+    definition.write_text(text.replace("${PROJECT}", f'"{called}"'), encoding="utf-8")
+    # Not everyone has the local cloud.
+    optional = ["tpu-stack-localcloud"] if find_spec("localcloud") else []
+    packed = [project.pack(name, folder / _WHEELS) for name in (*_DISTRIBUTIONS, *optional)]
+    lock = folder / _LOCK
+    lines = [f"./{_WHEELS}/{path.name} --hash=sha256:{_digest(path)}\n" for path in packed]
+    lock.write_text(_HEADING + "".join(lines) + lock.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def _copy(made: Path, target: Path) -> None:
+    """Copy a project's files to a folder that has none of them, all or none of them.
+
+    Raises:
+        TpustackError: when that fails, for example since the disk is full.
+    """
+    was_there = os.path.isdir(target)
+    try:
+        shutil.copytree(made, target, dirs_exist_ok=True)
+    except OSError as error:
+        if was_there:
+            for path in made.rglob("*"):
+                if not path.is_dir():
+                    (target / path.relative_to(made)).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(target, ignore_errors=True)
+        # Of several files that fail (shutil.Error), the first one's reason.
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        raise TpustackError(
+            f"DIR: {target} can't be written ({why}). Choose another folder, or mend this one"
+        ) from None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
