@@ -31,7 +31,7 @@ from infra.settings.base import Problem
 from infra.settings.machines import Capacity
 from tpu_core import google as core
 from tpu_core.words import duration, money
-from tpustack import console, errors, live, stacks
+from tpustack import console, engine, errors, live, stacks
 from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound
 
 NAME: Final = "tpu-stack-prove"
@@ -556,13 +556,11 @@ def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: 
 
 def _place(stack: str | None, project: str | None, zone: str | None) -> tuple[str, str, Network]:
     """Return the project, the zone and the network of the options or of the stack."""
-    if stack is None:
-        if project is None or zone is None:
-            raise errors.UsageError("say where: either --stack, or --project and --zone")
+    if stack is None and project is not None and zone is not None:
         return project, zone, _DEFAULT
     if project is not None or zone is not None:
-        raise errors.UsageError("--stack can't be combined with --project or --zone")
-    settings = stacks.load(stack)
+        raise errors.UsageError("say where: either --stack, or --project and --zone")
+    settings = stacks.load(engine.named(stack))
     network = settings.network
     if network.create:  # That one need not be there yet.
         return settings.project, settings.zone, _DEFAULT
@@ -595,11 +593,12 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
 
     Exit code 0: each claim is answered, 1: a TPU VM could not be deleted, 3: a claim is open.
     """
+    place = _place(**where)
     google = Google()
     if not os.access(out.absolute().parent, os.W_OK):
         why = "is in a folder that doesn't exist, or that you can't write to"
         errors.refuse([Problem("--out", str(out), why, "Name a file in another folder")])
-    plan = plan_of(google, *_place(**where), ceiling)
+    plan = plan_of(google, *place, ceiling)
     proof = Proof(google, plan)
     for name in proof.earlier():
         console.say(f"{name} is of an earlier proof, and is deleted first")

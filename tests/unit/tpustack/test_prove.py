@@ -366,9 +366,8 @@ def test_ctrl_c_while_google_creates_deletes_it_and_writes_nothing(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say where: either --stack, or --project and --zone"),
         (("--project", "p"), "say where: either --stack, or --project and --zone"),
-        (("--stack", "dev", "--zone", ZONE), "--stack can't be combined with --project or --zone"),
+        (("--stack", "dev", "--zone", ZONE), "say where: either --stack, or --project and --zone"),
         (("--project", "p", "--zone", "us-central1"), "is a region, not a zone"),
         (("--project", "p", "--zone", ZONE, "--out", "/no/such/x"), "in another folder"),
         (("--project", "p", "--zone", ZONE, "--ceiling", "0"), "--ceiling"),
