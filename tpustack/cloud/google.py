@@ -263,6 +263,8 @@ def require_project(project: str) -> None:
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
 _INSTANCES = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances"
+GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
+"""The address of a managed instance group, by project, zone and name."""
 # What an instance with a TPU is, in the words of the TPU API; any other status is its end.
 _STATES = {"RUNNING": "READY", "PROVISIONING": "CREATING", "STAGING": "CREATING"}
 
@@ -286,11 +288,12 @@ class Nodes:
     def __init__(self, google: Google, project: str, *, compute: bool = False) -> None:
         listed = _listed_instances if compute else _listed
         self._of = functools.cache(functools.partial(listed, google, project))
+        self._whole = functools.partial(_whole, google, project)
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it."""
         nodes = ((zone, self._of(zone).get(name)) for zone in zones)
-        return next(((zone, node) for zone, node in nodes if node), None)
+        return next(((zone, self._whole(zone, node)) for zone, node in nodes if node), None)
 
 
 def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
@@ -309,9 +312,29 @@ def _listed_instances(google: Google, project: str, zone: str) -> dict[str, dict
         told = instance.get("metadata", {}).get("items", ())
         for group in (item["value"] for item in told if item["key"] == "created-by"):
             name = group.rpartition("/")[2]
-            if name not in found or found[name]["state"] == "READY":
-                found[name] = {**node, "name": name}
+            known = found.get(name, {**node, "machines": 0})
+            worst = known if known["state"] != "READY" else node
+            found[name] = {**worst, "name": name, "machines": known["machines"] + 1}
     return found
+
+
+def _whole(google: Google, project: str, zone: str, node: dict[str, Any]) -> dict[str, Any]:
+    """Return a TPU; a slice not as READY if Google lists fewer machines than it has to have."""
+    if "machines" not in node or node["state"] != "READY":
+        return node
+    try:
+        group = google.get(GROUPS.format(project, zone, node["name"]))
+    except NotFound:
+        return {**node, "state": "TERMINATED"}
+    missing = int(group["targetSize"]) > node["machines"]
+    return {**node, "state": "TERMINATED" if settles(group) else "CREATING"} if missing else node
+
+
+def settles(group: Mapping[str, Any]) -> bool:
+    """Return whether a managed group stays as it is: nothing is done with any of its machines."""
+    status = group["status"]
+    making = status.get("bulkInstanceOperation", {}).get("inProgress", False)
+    return bool(status["isStable"] and not making)
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
@@ -327,7 +350,7 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
             whole = _listed_instances(google, outputs["project"], zone).get(name)
             if whole is None:
                 raise
-            return zone, whole
+            return zone, _whole(google, outputs["project"], zone, whole)
         return zone, _as_node(one)
     # The last zone's NotFound goes to the caller, so that its message names an address.
     *first, last = zones_of(outputs)

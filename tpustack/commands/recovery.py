@@ -15,7 +15,7 @@ import click
 from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
-from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
+from tpustack.cloud.google import GROUPS, Google, Nodes, NotFound, settles, zones_of
 from tpustack.engine.backend import name_of, users_own
 from tpustack.engine.stack import Stack
 from tpustack.logs.serial import INSTANCE
@@ -162,7 +162,6 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
 
 
 _GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
-_GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
 
 
 def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -178,17 +177,17 @@ def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[
         declared = resource.get("outputs") or {}
         if resource["type"] != _GROUP or not declared.get("targetSizePolicies"):
             continue
-        url = _GROUPS.format(declared["project"], declared["zone"], declared["name"])
+        url = GROUPS.format(declared["project"], declared["zone"], declared["name"])
         try:
             group = google.get(url)
             listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
         except NotFound:
             found[resource["urn"]] = "gone"
             continue
-        status, size = group["status"], int(group["targetSize"])
-        if not status["isStable"] or status.get("bulkInstanceOperation", {}).get("inProgress"):
+        if not settles(group):
             continue
         # One that does not exist has no status. Google restarts one that is stopped.
+        size = int(group["targetSize"])
         missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
         if missing > 0:
             found[resource["urn"]] = f"without {missing} of its {size} machines"
