@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -263,6 +263,8 @@ def require_project(project: str) -> None:
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
 _INSTANCES = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances"
+INSTANCE = f"{_INSTANCES}/{{}}"
+"""The address of an instance, by project, zone and name."""
 GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
 """The address of a managed instance group, by project, zone and name."""
 # What an instance with a TPU is, in the words of the TPU API; any other status is its end.
@@ -275,7 +277,7 @@ def _as_node(instance: Mapping[str, Any]) -> dict[str, Any]:
         "name": instance["name"],
         "state": _STATES.get(instance["status"], "TERMINATED"),
         "acceleratorType": instance["machineType"].rpartition("/")[2],
-        "createTime": instance["creationTimestamp"],
+        "createTime": in_utc(instance["creationTimestamp"]),
     }
 
 
@@ -363,6 +365,11 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the zones that a stack's TPUs may be in, by its outputs."""
     return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))
+
+
+def in_utc(text: str) -> str:
+    """Return a time as the TPU API writes it, which knows no other zone than UTC."""
+    return f"{parse_time(text).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 # Python 3.10 reads no fractions of nanoseconds, and no Z.

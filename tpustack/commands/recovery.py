@@ -15,11 +15,11 @@ import click
 from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
-from tpustack.cloud.google import GROUPS, Google, Nodes, NotFound, settles, zones_of
+from tpustack.cloud.google import Google, Nodes, zones_of
 from tpustack.engine.backend import name_of, users_own
 from tpustack.engine.stack import Stack
-from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
+from tpustack.recovery.machines import Lives, lost_slices, lost_vms
 from tpustack.recovery.repair import Recovery
 
 
@@ -89,25 +89,26 @@ def _bring_back(engine: Stack) -> None:
     lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
         click.echo(f"The TPU {name} is {state}; it is recreated.")
-    vms = lost_vms(google, resources)
+    lives = Lives(google, str(outputs.get("bucket_name")), resources, click.echo)
+    vms = lives.left(lost_vms(google, resources))
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
-    slices = lost_slices(google, resources)
+    slices = lives.left(lost_slices(google, resources))
     for urn, state in slices.items():
         name = urn.rpartition("::")[2]
         click.echo(f"The TPU is {state} ({name}); all its machines are deleted and recreated.")
     if lost or vms or slices:
         urns = [*(tpu_urns(resources) if lost else ()), *vms, *slices]
         engine.renew(urns, console.say, tuple(slices))
+        lives.note((*vms, *slices))
         tpus = lost or slices
         back = "TPU and the VM are" if tpus and vms else "TPU is" if tpus else "VM is"
         click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
 
 
-# --- TPUs and VMs that Google has taken.
+# --- TPUs that Google has taken.
 
-_VM = "gcp:compute/instance:Instance"
 # The forms of a TPU, and what waits for one out of the queue.
 _TYPES = (
     "gcp:tpu/v2Vm:V2Vm",
@@ -128,7 +129,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         TpustackError: when the caller may not look, with the API's own message.
     """
     if outputs.get("architecture") == "compute":
-        return {}  # `lost_vms` and `lost_slices` find it.
+        return {}  # `lost_vms` and `lost_slices` (recovery/machines.py) find it.
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
@@ -136,61 +137,6 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         state = node[1].get("state", "") if node else "gone"
         if node is None or tpu.phase_of(state) == "lost":
             found[name] = state
-    return found
-
-
-def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
-
-    A machine with a TPU is one of them.
-    An instance group brings its VM back; a VM that is not preemptible was stopped on purpose.
-    Raises TpustackError when the caller may not look.
-    """
-    found = {}
-    for resource in resources:
-        vm = resource.get("outputs") or {}
-        if resource["type"] != _VM or not (vm.get("scheduling") or {}).get("preemptible"):
-            continue
-        try:
-            state = google.get(INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
-        except NotFound:
-            state = "gone"
-        # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
-        if state in ("TERMINATED", "gone"):
-            found[resource["urn"]] = state
-    return found
-
-
-_GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
-
-
-def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the URNs of the groups in a stack's state that are slices lost for good.
-
-    Google recreates a slice that failed in capacity that it manages, but none of which a machine
-    was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery), and such a slice
-    can't be completed. A group that isn't stable is being changed, or will be; it is left alone.
-    Raises TpustackError when the caller may not look.
-    """
-    found = {}
-    for resource in resources:
-        declared = resource.get("outputs") or {}
-        if resource["type"] != _GROUP or not declared.get("targetSizePolicies"):
-            continue
-        url = GROUPS.format(declared["project"], declared["zone"], declared["name"])
-        try:
-            group = google.get(url)
-            listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
-        except NotFound:
-            found[resource["urn"]] = "gone"
-            continue
-        if not settles(group):
-            continue
-        # One that does not exist has no status. Google restarts one that is stopped.
-        size = int(group["targetSize"])
-        missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
-        if missing > 0:
-            found[resource["urn"]] = f"without {missing} of its {size} machines"
     return found
 
 

@@ -240,8 +240,22 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a limit of a machine of Compute Engine",
         compute(HOST, limits={"idleMinutes": 30}),
         "limits.idleMinutes: 30.0 needs the Cloud TPU API, which doesn't manage Compute Engine "
-        "machines. Remove it; tpu.capacity: flex-start ends the machine after "
-        "tpu.queued.runHours.",
+        "machines. Remove it; limits.timeToLiveHours ends the machine.",
+    ),
+    (
+        "a machine of Compute Engine that lives longer than Google counts",
+        compute(HOST, limits={"timeToLiveHours": 2881}),
+        "limits.timeToLiveHours: 2881.0 is longer than the 120 days after which Google can end a "
+        "machine of Compute Engine. Use at most 2880.",
+    ),
+    (
+        "two ends of a machine of Compute Engine",
+        compute(
+            {**HOST, "capacity": "flex-start", "queued": {"runHours": 1}},
+            limits={"timeToLiveHours": 2},
+        ),
+        "limits.timeToLiveHours: 2.0 contradicts tpu.queued.runHours: both say when Google deletes "
+        "the machine. Remove it.",
     ),
     (
         "recovery of a machine of Compute Engine by itself",

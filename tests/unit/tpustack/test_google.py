@@ -242,9 +242,7 @@ class Asked(Google):
     ) -> None:
         self._machines, self._group = machines, group
 
-    def get(
-        self, url: str, parameters: Mapping[str, str | int] | None = None
-    ) -> dict[str, Any]:
+    def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
         if url.endswith("/instances"):
             return {"items": self._machines}
         if url.endswith("/instanceGroupManagers/t") and self._group:

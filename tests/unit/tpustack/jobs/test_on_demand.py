@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -159,6 +160,15 @@ def test_idle_stop_requires_limits_or_recovery(submit: Callable[..., Done], queu
     assert done.code == 2
     assert "--idle-stop: the machine of the stack local may not take its TPU down" in done.err
     assert queue.summaries() == {}
+
+
+def test_idle_stop_is_refused_where_nothing_ends_an_idle_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited = SimpleNamespace(is_compute=True)
+    monkeypatch.setattr("tpustack.stacks.load", lambda stack: limited)
+    with pytest.raises(UsageError, match=r"limits\.timeToLiveHours ends the TPU"):
+        require_on_demand("mine", 15, managed=False)
 
 
 def test_create_warns_if_nothing_takes_the_tpu_down(

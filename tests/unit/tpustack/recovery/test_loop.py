@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_the_loop_recreates_preempted_tpus_without_asking(
         renew=lambda targets, line, replaced: renewed.append(targets),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
-    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr("tpustack.commands.recovery.lost_tpus", lambda google, outputs: lost.pop(0))
 
     def twice(once: Any, say: Any) -> None:
@@ -130,7 +131,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
         renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
-    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr(recovery, "lost_tpus", lambda google, outputs: {})
     monkeypatch.setattr(recovery, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
     done = run("recover", "--stack", "dev")
@@ -208,7 +209,7 @@ def test_a_lost_slice_is_deleted_and_recreated_as_a_whole(
         renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
-    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr(recovery, "lost_slices", lambda google, resources: {SLICE: "gone"})
     done = run("recover", "--stack", "dev")
     assert renewed == [([SLICE], (SLICE,))]
