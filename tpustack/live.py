@@ -20,11 +20,20 @@ from infra.deployer import permissions_of
 from infra.names import Names
 from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
-from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
+from tpustack.cloud.google import (
+    COMPUTE,
+    PEERING_CURE,
+    Forbidden,
+    Google,
+    NotFound,
+    others_in,
+    quota_metrics,
+    says_disabled,
+    why_not_peered,
+)
 from tpustack.errors import TpustackError
 
 _BILLING = "https://cloudbilling.googleapis.com/v1"
-_COMPUTE = "https://compute.googleapis.com/compute/v1"
 _MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 _SERVICES = "https://serviceusage.googleapis.com/v1/projects/{}/services"
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
@@ -192,7 +201,6 @@ def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
 
 # Names that the stack takes, and the networks that it does not make.
 
-# The same is found for a stack that is up already.
 _OWN = "If this stack is up already, it is its own; else set namePrefix"
 _RENAME = "Set bucket.name or namePrefix to another name"
 
@@ -250,39 +258,12 @@ def network(target: Target) -> Iterator[Finding]:
     }
     for what, path in places.items():
         try:
-            target.google.get(f"{_COMPUTE}/projects/{project}/{path}", {"fields": "name"})
+            target.google.get(f"{COMPUTE}/projects/{project}/{path}", {"fields": "name"})
         except NotFound:
             cure = "Set network.create: true, or name another one"
             yield _wrong(f"{project} has no {what}, and network.create is false", cure)
             return
     yield _ok(f"{project} has {' and '.join(places)}")
-
-
-CURE = (
-    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
-    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
-)
-_PEERING = "servicenetworking-googleapis-com"
-
-
-def why_not_peered(google: Google, network: str) -> str:
-    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
-
-    It needs a peering with Google's services. A stack does not create it: Vertex AI has one network
-    a region and project, other services have addresses of the same range, and Google refuses to
-    delete it while any of them has. Source: "Set up VPC Network Peering",
-    docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
-    """
-    try:
-        found = google.get(f"{_COMPUTE}/{network}", {"fields": "peerings(name,state)"})
-    except NotFound:
-        return f"there is no {network}"
-    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
-    if _PEERING not in states:
-        return f"{network} has no peering {_PEERING}"
-    if states[_PEERING] != "ACTIVE":
-        return f"the peering {_PEERING} of {network} is {states[_PEERING]}, not ACTIVE"
-    return ""
 
 
 def peering(target: Target) -> Iterator[Finding]:
@@ -291,7 +272,7 @@ def peering(target: Target) -> Iterator[Finding]:
     if vertex is None or vertex.network is None:
         return
     if why := why_not_peered(target.google, vertex.network):
-        yield _wrong(f"jobs.vertex.network: {why}", CURE)
+        yield _wrong(f"jobs.vertex.network: {why}", PEERING_CURE)
     else:
         yield _ok(f"{vertex.network} is peered with Google's services")
 
@@ -323,7 +304,7 @@ def software(target: Target) -> Iterator[Finding]:
 def _image(target: Target) -> Iterator[Finding]:
     host = target.context.catalog.hosts[target.settings.tpu.accelerator_type]
     project, _, family = host.image.partition("/")
-    url = f"{_COMPUTE}/projects/{project}/global/images/family/{family}"
+    url = f"{COMPUTE}/projects/{project}/global/images/family/{family}"
     try:
         yield _ok(f"{host.image} is {target.google.get(url, {'fields': 'name'})['name']}")
     except NotFound:
@@ -375,7 +356,7 @@ def machine_type(target: Target) -> Iterator[Finding]:
     wanted, zone = settings.vm.machine_type, settings.vm_zone
     if settings.is_compute:
         setting, wanted, zone = "tpu.acceleratorType", settings.tpu.accelerator_type, settings.zone
-    url = f"{_COMPUTE}/projects/{target.project}/zones/{zone}/machineTypes/{wanted}"
+    url = f"{COMPUTE}/projects/{target.project}/zones/{zone}/machineTypes/{wanted}"
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
@@ -391,10 +372,6 @@ def machine_type(target: Target) -> Iterator[Finding]:
 
 # Quotas.
 
-_METRICS = (
-    "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/"
-    "consumerQuotaMetrics"
-)
 _PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={}"
 # How metrics call a family: Google's page on quotas has tpu-v5s-litepod-serving-preemptible, users'
 # scripts have tpu-v4s-preemptible (2026-08).
@@ -403,6 +380,13 @@ _FAMILY = {"v4": "v4s", "v5e": "v5s"}
 # host: v5litepod-1, -4 and -8 (cloud.google.com/tpu/docs/quota, a copy of 2025).
 _SECOND = {"v2": "pod", "v3": "pod", "v5e": "serving"}
 _UNLIMITED = -1
+
+
+Place = Mapping[str, str]
+
+
+def _place(zone: str, **more: str) -> Place:
+    return {"zone": zone, "region": zone.rpartition("-")[0], **more}
 
 
 class _Limit(NamedTuple):
@@ -420,25 +404,23 @@ def tpu(target: Target) -> Iterator[Finding]:
     """Ask how much of this kind of TPU the project may use in each of its zones, and compare."""
     wanted, zones = target.settings.tpu, target.settings.tpu_zones
     if target.settings.is_compute:
-        cure = f"Look for {wanted.accelerator_type} at {_PAGE.format(target.project)}"
-        yield _warning("quotas of Compute Engine's TPUs are not compared", cure)
+        yield from _of_machines(target)
         return
     accelerator = target.context.catalog.accelerator(wanted.accelerator_type)
     if accelerator is None or not target.is_enabled(TPU_API):
         yield _disabled(TPU_API)
         return
-    pages = target.google.pages(_METRICS.format(target.project), "metrics", {"pageSize": 200})
     metrics = [
         metric
-        for metric in pages
+        for metric in quota_metrics(target.google, target.project, TPU_API)
         if _counts(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
     ]
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
     needed = _size(accelerator) * wanted.slices
-    found = [
-        _judged(_limits(metrics, zone), needed, _standing(target, accelerator, zone), zone, target)
-        for zone in zones
-    ]
+    found = []
+    for zone in zones:
+        limits, standing = _limits(metrics, _place(zone)), _standing(target, accelerator, zone)
+        found.append(_judged(limits, needed, standing, zone, target))
     # Without quota in one zone `pulumi up` tries the next one, as without capacity.
     nowhere = all(one.state == WRONG for one in found)
     for one in found:
@@ -446,6 +428,30 @@ def tpu(target: Target) -> Iterator[Finding]:
             yield _warning(f"{one.said}: pulumi up tries another zone", one.cure)
         else:
             yield one
+
+
+@_needs(COMPUTE_API)
+def _of_machines(target: Target) -> Iterator[Finding]:
+    """Compare the chips of machines with what the project may use of them in the region."""
+    wanted, zone, kinds = target.settings.tpu, target.settings.zone, machines.Capacity
+    host = target.context.catalog.hosts[wanted.accelerator_type]
+    # docs.cloud.google.com/compute/docs/instances/provisioning-models: flex-start falls back to
+    # the other. A reservation holds its own.
+    short = wanted.capacity in (kinds.SPOT, kinds.FLEX_START)
+    name = host.quotas.get("spot" if short else "standard", "").lower()
+    if not name or wanted.capacity is kinds.RESERVED:
+        cure = f"Look for {wanted.accelerator_type} at {_PAGE.format(target.project)}"
+        yield _warning(f"the quota of {host.tpu.family}, {wanted.capacity}, is not compared", cure)
+        return
+    metrics = quota_metrics(target.google, target.project, COMPUTE_API, name)
+    limits = _limits(metrics, _place(zone, tpu_family=host.quotas.get("family", "")))
+    hosts = target.context.catalog.hosts.items()
+    chips = {kind: each.tpu.chips for kind, each in hosts if each.tpu.family == host.tpu.family}
+    others = others_in(target.google, target.project, target.settings.region, target.context.names)
+    standing = sum(chips.get(kind, 0) for kind, spot in others if spot == short)
+    one = _judged(limits, host.tpu_of(wanted.topology).chips, standing, zone, target)
+    falls_back = one.state == WRONG and wanted.capacity is kinds.FLEX_START
+    yield _warning(f"{one.said}: Google tries that of on-demand", one.cure) if falls_back else one
 
 
 def _judged(
@@ -469,19 +475,18 @@ def _judged(
     return _ok(said)
 
 
-def _limits(metrics: Iterable[dict[str, Any]], zone: str) -> dict[str, _Limit]:
-    """Return the lowest limit in a zone, or its region, of each metric."""
+def _limits(metrics: Iterable[dict[str, Any]], place: Place) -> dict[str, _Limit]:
+    """Return the lowest limit in a place of each metric."""
     found: dict[str, _Limit] = {}
     for metric in metrics:
         name = metric["metric"].partition("/")[2]
         for entry in metric.get("consumerQuotaLimits", ()):
-            if limit := _limit(entry.get("quotaBuckets", ()), zone):
+            if limit := _limit(entry.get("quotaBuckets", ()), place):
                 found[name] = min(found.get(name, limit), limit)
     return found
 
 
-def _limit(buckets: Iterable[dict[str, Any]], zone: str) -> _Limit | None:
-    place = {"zone": zone, "region": zone.rpartition("-")[0]}
+def _limit(buckets: Iterable[dict[str, Any]], place: Place) -> _Limit | None:
     fitting = [one for one in buckets if one.get("dimensions", {}).items() <= place.items()]
     if not fitting:
         return None
@@ -540,7 +545,7 @@ def vcpus(target: Target) -> Iterator[Finding]:
     machine = target.context.catalog.machine_types.get(settings.vm.machine_type)
     if machine is None or settings.is_compute:
         return
-    region = target.google.get(f"{_COMPUTE}/projects/{target.project}/regions/{settings.region}")
+    region = target.google.get(f"{COMPUTE}/projects/{target.project}/regions/{settings.region}")
     quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}
     # The quota that counts comes first; n1 and e2 have the common one.
     own = f"{machine.name.partition('-')[0].upper()}_CPUS"

@@ -147,7 +147,7 @@ _LONGEST_HOURS = 120 * 24
 
 
 def check_compute_life(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that Google can end the machine when the stack says, and only one setting says so."""
+    """Check that Google can end the machine so late, and that only one setting has its end."""
     hours, queued = settings.limits.time_to_live_hours, settings.tpu.queued
     if not settings.is_compute or hours is None:
         return

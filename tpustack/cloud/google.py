@@ -14,10 +14,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from infra import credentials
+from infra.names import Names
 from tpu_core import google as core
 from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
+COMPUTE = "https://compute.googleapis.com/compute/v1"
 _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 # Seconds for which a read is repeated. A write is sent once: it may have been carried out although
 # its answer was lost, and a second custom job costs money.
@@ -259,13 +261,40 @@ def require_project(project: str) -> None:
         return
 
 
+PEERING_CURE = (
+    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
+    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
+)
+_PEERING = "servicenetworking-googleapis-com"
+
+
+def why_not_peered(google: Google, network: str) -> str:
+    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
+
+    It needs a peering with Google's services. A stack does not create it: Vertex AI has one network
+    a region and project, other services have addresses of the same range, and Google refuses to
+    delete it while any of them has. Source: "Set up VPC Network Peering",
+    docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
+    """
+    try:
+        found = google.get(f"{COMPUTE}/{network}", {"fields": "peerings(name,state)"})
+    except NotFound:
+        return f"there is no {network}"
+    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
+    if _PEERING not in states:
+        return f"{network} has no peering {_PEERING}"
+    if states[_PEERING] != "ACTIVE":
+        return f"the peering {_PEERING} of {network} is {states[_PEERING]}, not ACTIVE"
+    return ""
+
+
 # A stack's TPUs, in the zones that they may be in: the agent may have moved them.
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
-_INSTANCES = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances"
+_INSTANCES = f"{COMPUTE}/projects/{{}}/zones/{{}}/instances"
 INSTANCE = f"{_INSTANCES}/{{}}"
 """The address of an instance, by project, zone and name."""
-GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
+GROUPS = f"{COMPUTE}/projects/{{}}/zones/{{}}/instanceGroupManagers/{{}}"
 """The address of a managed instance group, by project, zone and name."""
 # What an instance with a TPU is, in the words of the TPU API; any other status is its end.
 _STATES = {"RUNNING": "READY", "PROVISIONING": "CREATING", "STAGING": "CREATING"}
@@ -337,6 +366,35 @@ def settles(group: Mapping[str, Any]) -> bool:
     status = group["status"]
     making = status.get("bulkInstanceOperation", {}).get("inProgress", False)
     return bool(status["isStable"] and not making)
+
+
+_METRICS = (
+    "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/{}/consumerQuotaMetrics"
+)
+
+
+def quota_metrics(
+    google: Google, project: str, api: str, name: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield the metrics of an API's quotas; with a name only the one of this name."""
+    for one in google.pages(_METRICS.format(project, api), "metrics", {"pageSize": 200}):
+        if not name or one["metric"] == f"{api}/{name}":
+            yield one
+
+
+def others_in(
+    google: Google, project: str, region: str, names: Names
+) -> Iterator[tuple[str, bool]]:
+    """Yield machine type, and whether it takes the quota of spot, of others' machines in a region.
+
+    One that was stopped holds no quota.
+    """
+    for one in google.pages(f"{COMPUTE}/projects/{project}/aggregated/instances", "instances"):
+        here = one["zone"].rpartition("/")[2].startswith(f"{region}-")
+        own = one["name"] == names.tpu or one["name"].startswith(f"{names.tpu}-")
+        if here and not own and one["status"] != "TERMINATED":
+            model = one.get("scheduling", {}).get("provisioningModel")
+            yield one["machineType"].rpartition("/")[2], model in ("SPOT", "FLEX_START")
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
