@@ -7,7 +7,7 @@ can't. What the state knows decides what is recreated, so a preview afterwards s
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -156,6 +156,14 @@ def repeat(
     chance: Callable[[], float] = random.random,
 ) -> None:
     """Call `once` each minute, for ever; after failures in a row each time later, up to an hour."""
+    for pause in looks(once, say, chance):
+        sleep(pause)
+
+
+def looks(
+    once: Callable[[], object], say: Callable[[str], None], chance: Callable[[], float]
+) -> Iterator[float]:
+    """Call `once` for each pause that is asked for, and yield the seconds until the next."""
     failures = 0
     while True:
         try:
@@ -165,4 +173,4 @@ def repeat(
             failures += 1
             say(f"trying again: {error}")
         pause = times.backoff(failures, LOOK_SECONDS, _LONGEST_SECONDS, chance)
-        sleep(pause if failures else LOOK_SECONDS)
+        yield pause if failures else LOOK_SECONDS

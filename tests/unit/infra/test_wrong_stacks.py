@@ -224,6 +224,24 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Compute Engine doesn't have. Remove it, or use architecture vm.",
     ),
     (
+        "a reservation of another zone for a machine of Compute Engine",
+        compute(
+            {
+                **HOST,
+                "capacity": "reserved",
+                "queued": {"reservation": "projects/p/locations/us-east5-b/reservations/mine"},
+            }
+        ),
+        'tpu.queued.reservation: "projects/p/locations/us-east5-b/reservations/mine" is not in the '
+        "stack's zone us-east5-a. Use a reservation of that zone.",
+    ),
+    (
+        "half a reservation for a machine of Compute Engine",
+        compute({**HOST, "capacity": "reserved", "queued": {"reservation": "lab/mine"}}),
+        'tpu.queued.reservation: "lab/mine" is not a reservation\'s name. Use NAME, or '
+        "projects/PROJECT/locations/ZONE/reservations/NAME.",
+    ),
+    (
         "a runtime on Compute Engine",
         compute({**HOST, "runtimeVersion": "v2-alpha-tpuv6e"}),
         'tpu.runtimeVersion: "v2-alpha-tpuv6e" is for the Cloud TPU API; Compute Engine boots '

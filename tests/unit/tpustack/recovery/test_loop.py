@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -44,6 +47,31 @@ def test_the_loop_backs_off_up_to_an_hour_after_failures() -> None:
     waited, lines = pauses(*[False] * 8, True, False)
     assert waited == [120, 240, 480, 960, 1920, 3600, 3600, 3600, 60, 120]
     assert lines[0] == "trying again: the backend does not answer"
+
+
+def test_a_hundred_slices_that_are_preempted_at_once_all_come_back_within_the_quota() -> None:
+    chance, asked, made = random.Random(7), list[float](), dict[int, float]()
+
+    def look(number: int) -> None:
+        if number in made:
+            return
+        asked.append(now)
+        if sum(at > now - 60 for at in made.values()) >= 60:
+            raise TpustackError("Quota exceeded: 60 creations a minute")
+        made[number] = now
+
+    # Each loop began at some time, so that each looks at another second of the minute.
+    loops = [
+        (chance.uniform(0, 60), number, recovery.looks(partial(look, number), str, chance.random))
+        for number in range(100)
+    ]
+    heapq.heapify(loops)
+    while len(made) < len(loops):
+        now, number, loop = heapq.heappop(loops)
+        heapq.heappush(loops, (now + next(loop), number, loop))
+    # Nobody is starved: the last is back four minutes after its preemption, after few refusals.
+    assert max(made.values()) < 240
+    assert len(asked) < 2 * len(made)
 
 
 def test_the_loop_recreates_preempted_tpus_without_asking(
