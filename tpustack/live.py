@@ -5,11 +5,11 @@ of its own and ends no other: the first look at a new project finds most APIs of
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from infra.apis import COMPUTE_API, TPU_API, apis_of
@@ -22,14 +22,15 @@ from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
 from tpustack.cloud.google import (
     COMPUTE,
-    PEERING_CURE,
     Forbidden,
     Google,
+    Limit,
     NotFound,
+    limits_in,
     others_in,
+    place_of,
     quota_metrics,
     says_disabled,
-    why_not_peered,
 )
 from tpustack.errors import TpustackError
 
@@ -266,13 +267,40 @@ def network(target: Target) -> Iterator[Finding]:
     yield _ok(f"{project} has {' and '.join(places)}")
 
 
+CURE = (
+    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
+    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
+)
+_PEERING = "servicenetworking-googleapis-com"
+
+
+def why_not_peered(google: Google, network: str) -> str:
+    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
+
+    It needs a peering with Google's services. A stack does not create it: Vertex AI has one network
+    a region and project, other services have addresses of the same range, and Google refuses to
+    delete it while any of them has. Source: "Set up VPC Network Peering",
+    docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
+    """
+    try:
+        found = google.get(f"{COMPUTE}/{network}", {"fields": "peerings(name,state)"})
+    except NotFound:
+        return f"there is no {network}"
+    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
+    if _PEERING not in states:
+        return f"{network} has no peering {_PEERING}"
+    if states[_PEERING] != "ACTIVE":
+        return f"the peering {_PEERING} of {network} is {states[_PEERING]}, not ACTIVE"
+    return ""
+
+
 def peering(target: Target) -> Iterator[Finding]:
     """Ask whether the network that jobs on Vertex AI are to reach is peered with it."""
     vertex = target.settings.jobs.vertex
     if vertex is None or vertex.network is None:
         return
     if why := why_not_peered(target.google, vertex.network):
-        yield _wrong(f"jobs.vertex.network: {why}", PEERING_CURE)
+        yield _wrong(f"jobs.vertex.network: {why}", CURE)
     else:
         yield _ok(f"{vertex.network} is peered with Google's services")
 
@@ -379,25 +407,6 @@ _FAMILY = {"v4": "v4s", "v5e": "v5s"}
 # The word of a family's second quota. v2 and v3 have one for slices of several hosts, v5e for one
 # host: v5litepod-1, -4 and -8 (cloud.google.com/tpu/docs/quota, a copy of 2025).
 _SECOND = {"v2": "pod", "v3": "pod", "v5e": "serving"}
-_UNLIMITED = -1
-
-
-Place = Mapping[str, str]
-
-
-def _place(zone: str, **more: str) -> Place:
-    return {"zone": zone, "region": zone.rpartition("-")[0], **more}
-
-
-class _Limit(NamedTuple):
-    """How much of a metric a project may use, and where: the zone or its region."""
-
-    height: float
-    place: str
-
-    def __str__(self) -> str:
-        height = "unlimited" if self.height == math.inf else f"{self.height:g}"
-        return f"{height} in {self.place}"
 
 
 def tpu(target: Target) -> Iterator[Finding]:
@@ -419,7 +428,7 @@ def tpu(target: Target) -> Iterator[Finding]:
     needed = _size(accelerator) * wanted.slices
     found = []
     for zone in zones:
-        limits, standing = _limits(metrics, _place(zone)), _standing(target, accelerator, zone)
+        limits, standing = limits_in(metrics, place_of(zone)), _standing(target, accelerator, zone)
         found.append(_judged(limits, needed, standing, zone, target))
     # Without quota in one zone `pulumi up` tries the next one, as without capacity.
     nowhere = all(one.state == WRONG for one in found)
@@ -444,7 +453,7 @@ def _of_machines(target: Target) -> Iterator[Finding]:
         yield _warning(f"the quota of {host.tpu.family}, {wanted.capacity}, is not compared", cure)
         return
     metrics = quota_metrics(target.google, target.project, COMPUTE_API, name)
-    limits = _limits(metrics, _place(zone, tpu_family=host.quotas.get("family", "")))
+    limits = limits_in(metrics, place_of(zone, tpu_family=host.quotas.get("family", "")))
     hosts = target.context.catalog.hosts.items()
     chips = {kind: each.tpu.chips for kind, each in hosts if each.tpu.family == host.tpu.family}
     others = others_in(target.google, target.project, target.settings.region, target.context.names)
@@ -455,7 +464,7 @@ def _of_machines(target: Target) -> Iterator[Finding]:
 
 
 def _judged(
-    limits: Mapping[str, _Limit], needed: int, standing: int, zone: str, target: Target
+    limits: Mapping[str, Limit], needed: int, standing: int, zone: str, target: Target
 ) -> Finding:
     kind, capacity = target.settings.tpu.accelerator_type, target.settings.tpu.capacity
     page, setting = _PAGE.format(target.project), target.settings.setting_of(zone)
@@ -473,27 +482,6 @@ def _judged(
         said += f", and TPUs of this kind that stand there hold {standing}"
         return _warning(said, "Delete one that is not in use")
     return _ok(said)
-
-
-def _limits(metrics: Iterable[dict[str, Any]], place: Place) -> dict[str, _Limit]:
-    """Return the lowest limit in a place of each metric."""
-    found: dict[str, _Limit] = {}
-    for metric in metrics:
-        name = metric["metric"].partition("/")[2]
-        for entry in metric.get("consumerQuotaLimits", ()):
-            if limit := _limit(entry.get("quotaBuckets", ()), place):
-                found[name] = min(found.get(name, limit), limit)
-    return found
-
-
-def _limit(buckets: Iterable[dict[str, Any]], place: Place) -> _Limit | None:
-    fitting = [one for one in buckets if one.get("dimensions", {}).items() <= place.items()]
-    if not fitting:
-        return None
-    # The most specific one comes last.
-    height = int(fitting[-1].get("effectiveLimit", "0"))
-    where = "region" if "region" in fitting[-1].get("dimensions", {}) else "zone"
-    return _Limit(math.inf if height == _UNLIMITED else height, place[where])
 
 
 def _counts(name: str, accelerator: Accelerator, capacity: machines.Capacity) -> bool:

@@ -6,11 +6,12 @@ SSL_CERT_FILE), as for every other client of Google's.
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from infra import credentials
@@ -261,33 +262,6 @@ def require_project(project: str) -> None:
         return
 
 
-PEERING_CURE = (
-    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
-    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
-)
-_PEERING = "servicenetworking-googleapis-com"
-
-
-def why_not_peered(google: Google, network: str) -> str:
-    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
-
-    It needs a peering with Google's services. A stack does not create it: Vertex AI has one network
-    a region and project, other services have addresses of the same range, and Google refuses to
-    delete it while any of them has. Source: "Set up VPC Network Peering",
-    docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
-    """
-    try:
-        found = google.get(f"{COMPUTE}/{network}", {"fields": "peerings(name,state)"})
-    except NotFound:
-        return f"there is no {network}"
-    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
-    if _PEERING not in states:
-        return f"{network} has no peering {_PEERING}"
-    if states[_PEERING] != "ACTIVE":
-        return f"the peering {_PEERING} of {network} is {states[_PEERING]}, not ACTIVE"
-    return ""
-
-
 # A stack's TPUs, in the zones that they may be in: the agent may have moved them.
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
@@ -380,6 +354,49 @@ def quota_metrics(
     for one in google.pages(_METRICS.format(project, api), "metrics", {"pageSize": 200}):
         if not name or one["metric"] == f"{api}/{name}":
             yield one
+
+
+_UNLIMITED = -1
+
+
+Place = Mapping[str, str]
+
+
+def place_of(zone: str, **more: str) -> Place:
+    """Return the dimensions of a quota in a zone."""
+    return {"zone": zone, "region": zone.rpartition("-")[0], **more}
+
+
+class Limit(NamedTuple):
+    """How much of a metric a project may use, and where: the zone or its region."""
+
+    height: float
+    place: str
+
+    def __str__(self) -> str:
+        height = "unlimited" if self.height == math.inf else f"{self.height:g}"
+        return f"{height} in {self.place}"
+
+
+def limits_in(metrics: Iterable[dict[str, Any]], place: Place) -> dict[str, Limit]:
+    """Return the lowest limit in a place of each metric."""
+    found: dict[str, Limit] = {}
+    for metric in metrics:
+        name = metric["metric"].partition("/")[2]
+        for entry in metric.get("consumerQuotaLimits", ()):
+            if limit := _limit(entry.get("quotaBuckets", ()), place):
+                found[name] = min(found.get(name, limit), limit)
+    return found
+
+
+def _limit(buckets: Iterable[dict[str, Any]], place: Place) -> Limit | None:
+    fitting = [one for one in buckets if one.get("dimensions", {}).items() <= place.items()]
+    if not fitting:
+        return None
+    # The most specific one comes last.
+    height = int(fitting[-1].get("effectiveLimit", "0"))
+    where = "region" if "region" in fitting[-1].get("dimensions", {}) else "zone"
+    return Limit(math.inf if height == _UNLIMITED else height, place[where])
 
 
 def others_in(

@@ -230,7 +230,7 @@ _COMPUTE_CHANGES: tuple[Change, ...] = (
     _top("labels", labels),
     _top("training", lambda c: {"runOn": "tpu", "tensorflowVersion": "2.19.1"}),
     _set("tpu", "acceleratorType", lambda c: c.choice([*HOSTS, "ct6e-standard-2t", "v6e-8"])),
-    _set("tpu", "acceleratorType", lambda c: c.choice(("ct5lp-hightpu-4t", "n2-standard-8"))),
+    _set("tpu", "acceleratorType", lambda c: c.choice(("ct5lp-hightpu-4t", "ct6e-standard-16t"))),
     _set("tpu", "topology", lambda c: c.choice([*TOPOLOGIES, "3x3", "4x4x1", "1x2"])),
     _set("tpu", "capacity", lambda c: c.choice((*CAPACITIES, "flex-start"))),
     _set("tpu", "queued", lambda c: c.choice(({}, {"runHours": 0.1}, {"runHours": 169}))),

@@ -16,6 +16,7 @@ from tpustack.cloud.google import NotFound
 from tpustack.commands import recovery
 from tpustack.commands import recovery as recover
 from tpustack.errors import TpustackError
+from tpustack.recovery.machines import lost_slices, lost_vms
 
 
 class Enough(Exception):
@@ -52,6 +53,9 @@ def test_the_loop_backs_off_up_to_an_hour_after_failures() -> None:
 def test_a_hundred_slices_that_are_preempted_at_once_all_come_back_within_the_quota() -> None:
     chance, asked, made = random.Random(7), list[float](), dict[int, float]()
 
+    def quiet(text: str) -> None:
+        assert text.startswith("trying again: Quota exceeded")
+
     def look(number: int) -> None:
         if number in made:
             return
@@ -62,7 +66,7 @@ def test_a_hundred_slices_that_are_preempted_at_once_all_come_back_within_the_qu
 
     # Each loop began at some time, so that each looks at another second of the minute.
     loops = [
-        (chance.uniform(0, 60), number, recovery.looks(partial(look, number), str, chance.random))
+        (chance.uniform(0, 60), number, recovery.looks(partial(look, number), quiet, chance.random))
         for number in range(100)
     ]
     heapq.heapify(loops)
@@ -139,7 +143,7 @@ def test_only_a_preemptible_vm_counts_as_lost(
         {"urn": VM, "type": "gcp:compute/instance:Instance", "outputs": outputs_of_vm},
         {"urn": "another", "type": "gcp:compute/network:Network"},
     ]
-    found = recovery.lost_vms(Answers(status), resources)  # type: ignore[arg-type]
+    found = lost_vms(Answers(status), resources)  # type: ignore[arg-type]
     assert found == ({VM: lost} if lost else {})
 
 
@@ -222,7 +226,7 @@ def test_a_slice_without_a_machine_is_lost_unless_google_brings_it_back(
         # A group of VMs brings them back.
         {"urn": "vm", "type": kind, "outputs": outputs},
     ]
-    found = recovery.lost_slices(Managed(status, *machines), resources)  # type: ignore[arg-type]
+    found = lost_slices(Managed(status, *machines), resources)  # type: ignore[arg-type]
     assert found == ({SLICE: lost} if lost else {})
 
 
