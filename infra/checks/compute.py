@@ -148,14 +148,14 @@ _LONGEST_HOURS = 120 * 24
 
 def check_compute_life(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that Google can end the machine so late, and that only one setting has its end."""
-    hours, queued = settings.limits.time_to_live_hours, settings.tpu.queued
+    hours = settings.limits.time_to_live_hours
     if not settings.is_compute or hours is None:
         return
     if hours > _LONGEST_HOURS:
         why = "is longer than the 120 days after which Google can end a machine of Compute Engine"
         yield Problem("limits.timeToLiveHours", hours, why, f"Use at most {_LONGEST_HOURS}")
-    if queued and queued.run_hours:
-        why = "contradicts tpu.queued.runHours: both say when Google deletes the machine"
+    if settings.tpu.capacity is Capacity.FLEX_START:
+        why = "contradicts tpu.capacity: flex-start, which ends after tpu.queued.runHours"
         yield Problem("limits.timeToLiveHours", hours, why, "Remove it")
 
 

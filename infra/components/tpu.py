@@ -564,7 +564,9 @@ class ComputeTpu(Tpu):
         """
         capacity, queued = self.settings.capacity, self.settings.queued
         stands = capacity not in (machines.Capacity.SPOT, machines.Capacity.FLEX_START)
-        hours = self.stack.settings.limits.time_to_live_hours or (queued and queued.run_hours)
+        ends = capacity is machines.Capacity.FLEX_START
+        life = self.stack.settings.limits.time_to_live_hours
+        hours = (queued and queued.run_hours) if ends else life
         scheduling: dict[str, Any] = {
             "on_host_maintenance": "TERMINATE",
             "provisioning_model": "STANDARD" if stands else capacity.name,

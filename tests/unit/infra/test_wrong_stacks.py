@@ -272,8 +272,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             {**HOST, "capacity": "flex-start", "queued": {"runHours": 1}},
             limits={"timeToLiveHours": 2},
         ),
-        "limits.timeToLiveHours: 2.0 contradicts tpu.queued.runHours: both say when Google deletes "
-        "the machine. Remove it.",
+        "limits.timeToLiveHours: 2.0 contradicts tpu.capacity: flex-start, which ends after "
+        "tpu.queued.runHours. Remove it.",
     ),
     (
         "recovery of a machine of Compute Engine by itself",
