@@ -162,7 +162,6 @@ NOT_ASKED = {
     "bucket.create": "one that is there already is asked for nothing",
     "bucket.forceDestroy": "the engine's, on destroy",
     "bucket.protect": "the engine's, on destroy",
-    "jobs.enabled": "an account and its grants, which test_identity.py of the agent's jobs has",
     "jobs.asRoot": "that there is no such account",
     "messages.channels": "channels that exist already, as test_resources.py has it",
     "messages.emails": "an alert and its channels, which test_bucket_and_budget.py has",
