@@ -6,7 +6,7 @@ them together live is counted here, in the record that the agent has of other TP
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from infra.settings import StackSettings
@@ -15,6 +15,7 @@ from tpu_agent.tpus import Seen
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
+from tpu_core.times import seconds
 from tpustack.cloud.google import GROUPS, INSTANCE, Google, NotFound, in_utc, settles
 from tpustack.errors import TpustackError
 
@@ -72,6 +73,9 @@ def _lacking(google: Google, url: str, group: Mapping[str, Any]) -> str:
     if not settles(group):
         return ""
     listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
+    # It was stable a moment ago; Google may have begun to bring one back since.
+    if any(each.get("currentAction", "NONE") != "NONE" for each in listed):
+        return ""
     # One that does not exist has no status. Google restarts one that is stopped.
     size = int(group["targetSize"])
     missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
@@ -82,6 +86,8 @@ def _lacking(google: Google, url: str, group: Mapping[str, Any]) -> str:
 
 _TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 _ADDRESSES = {_GROUP: GROUPS, _VM: INSTANCE}
+# Seconds from a recovery's note until Google has begun to create. What came later, a person made.
+_RENEWAL = 3600.0
 
 
 class Lives:
@@ -116,6 +122,8 @@ class Lives:
         declared, hours, now = self._known[urn]["outputs"], self._hours or 0.0, time.time()
         name, seen = declared["name"], _seen(declared)
         with _explained():
+            if _is_anothers(self._memory.remaking.get(name), declared):
+                self._memory.forget(name)
             self._memory.ready(name, seen)
             entry = self._memory.entry(name, seen, "", "lost")
             if now >= entry["born"] + hours * 3600:
@@ -147,19 +155,17 @@ def end_machines(
     hours = settings.limits.time_to_live_hours
     for address in _ADDRESSES.values():
         url = address.format(settings.project, settings.zone, name)
-        try:
+        with suppress(NotFound):  # Someone may also be faster.
             found = google.get(url)
-            lacking = _lacking(google, url, found) if address is GROUPS else ""
-        except NotFound:
-            continue
-        if hours and _born(google, bucket, name, found, say) + hours * 3600 <= time.time():
-            why = f"its {hours:g} hours are over"
-        elif lacking:
-            why = f"it is {lacking}"
-        else:
-            continue
-        google.delete(url)
-        say(f"{name} is deleted: {why}")
+            # Its age alone is enough, whatever else Google does not answer.
+            if hours and _born(google, bucket, name, found, say) + hours * 3600 <= time.time():
+                why = f"its {hours:g} hours are over"
+            elif lacking := address is GROUPS and _lacking(google, url, found):
+                why = f"it is {lacking}"
+            else:
+                continue
+            google.delete(url)
+            say(f"{name} is deleted: {why}")
 
 
 def _born(
@@ -169,9 +175,17 @@ def _born(
     state: Json = {}
     try:
         state = Bucket(bucket, google.exchange).read_json(paths.STATE)[0] or {}
-    except OSError as error:  # No object in a bucket ends a limit: its own age counts.
+        if _is_anothers((state.get("remaking") or {}).get(name), found):
+            del state["remaking"][name]
+    except Exception as error:  # No object in a bucket ends a limit: its own age counts.
         say(f"the age of {name} could not be updated: {error}")
     return birth(state, name, {"createTime": in_utc(found["creationTimestamp"])})
+
+
+def _is_anothers(entry: Json | None, found: Mapping[str, Any]) -> bool:
+    """Return whether what was found is too young for what a recovery has noted, and then failed."""
+    made = entry and entry["made"]
+    return bool(made) and seconds(in_utc(found["creationTimestamp"])) > made + _RENEWAL
 
 
 def _seen(resource: Mapping[str, Any]) -> Seen:

@@ -193,9 +193,6 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
     yield _TPU, f"/v2alpha1/{_place(settings)}/queuedResources", query, request
 
 
-_MOST_ASKED = 4
-
-
 def _hosts(settings: StackSettings, context: Context) -> Iterator[Call]:
     """A machine with a TPU, or a slice; it ends with a machine as its group asks for it, later."""
     tpu, name, known = settings.tpu, context.names.tpu, context.catalog.hosts
@@ -246,13 +243,12 @@ def _hosts(settings: StackSettings, context: Context) -> Iterator[Call]:
     policies = f"regions/{settings.region}/resourcePolicies"
     body = {"name": name, "workloadPolicy": workload}
     yield _COMPUTE, _compute(settings, policies), {}, body
-    flexible, size = tpu.capacity is Capacity.FLEX_START, host.tpu_of(tpu.topology).hosts
+    flexible = tpu.capacity is Capacity.FLEX_START
     body = {
         "name": name,
         "baseInstanceName": f"{name}-###",
         "versions": [{"instanceTemplate": template}],
-        # None is right, too, and takes no time.
-        "targetSize": size if size <= _MOST_ASKED else 0,
+        "targetSize": host.tpu_of(tpu.topology).hosts,
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {
             "workloadPolicy": f"projects/{settings.project}/{policies}/{name}",

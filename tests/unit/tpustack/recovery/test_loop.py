@@ -211,6 +211,8 @@ class Managed:
             ({"currentAction": "NONE"}, {"currentAction": "RECREATING"}),
             None,
         ),
+        # It began after the group said that it was stable.
+        (STABLE, (RUNS, {"currentAction": "RECREATING"}), None),
         # The slice waits for capacity.
         ({"isStable": True, "bulkInstanceOperation": {"inProgress": True}}, (), None),
         (None, (), "gone"),

@@ -27,6 +27,7 @@ from tpustack.recovery.machines import Lives, end_machines
 
 PLACE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
 ZONE = f"{PLACE}/zones/us-east5-a"
+INSTANCE = f"projects/{DEFAULT_PROJECT}/zones/us-east5-a/instances/tpu"
 HOUR = 3600.0
 NAME, BUCKET = "tpu", "state-of-it"
 URN = "urn:pulumi:dev::tpu-stack::gcp:compute/instance:Instance::tpu"
@@ -76,6 +77,34 @@ def ended(settings: StackSettings) -> list[str]:
 
 def insert(api: Client) -> None:
     api.post(f"{ZONE}/instances", {**machine("us-east5-a", name=NAME), "scheduling": SPOT})
+
+
+def insert_slice(api: Client) -> None:
+    """Create a slice of four machines."""
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
+    policies = f"{PLACE}/regions/us-east5/resourcePolicies"
+    api.post(policies, {"name": "p", "workloadPolicy": policy})
+    family = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    params = {
+        "sourceImage": f"projects/ubuntu-os-accelerator-images/global/images/family/{family}",
+        "diskSizeGb": "200",
+        "diskType": "hyperdisk-balanced",
+    }
+    properties = machine() | {
+        "machineType": "ct6e-standard-4t",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+        "scheduling": SPOT,
+    }
+    api.post(f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties})
+    body = {
+        "name": NAME,
+        "baseInstanceName": f"{NAME}-###",
+        "instanceTemplate": "global/instanceTemplates/t",
+        "targetSize": 4,
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
+    }
+    api.post(f"{ZONE}/instanceGroupManagers", body)
 
 
 def instances(api: Client) -> list[str]:
@@ -164,6 +193,42 @@ def test_a_bucket_that_does_not_answer_ends_no_limit_and_recreates_nothing(
         recovered(api, cloud, 8)
 
 
+def test_a_recovery_that_failed_ends_nothing_that_a_person_creates_later(
+    cloud: LocalCloud, api: Client
+) -> None:
+    """Its note is of a machine that never came."""
+    insert(api)
+    cloud.cloud.clock.sleep(5 * HOUR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lives, "note", lambda self, urns: None)
+        assert recovered(api, cloud, 8)
+    api.delete(f"{ZONE}/instances/{NAME}")
+    cloud.cloud.clock.sleep(5 * HOUR)
+    insert(api)
+    assert ended(limited(8)) == []
+    assert recovered(api, cloud, 8)
+
+
+@pytest.mark.parametrize("content", [b"no JSON", b'{"remaking": 1}', b'{"remaking": {"tpu": {}}}'])
+def test_a_damaged_record_ends_no_limit(cloud: LocalCloud, api: Client, content: bytes) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    Bucket(BUCKET, Google().exchange).write(paths.STATE, content)
+    assert ended(limited(8))[-1] == "tpu is deleted: its 8 hours are over"
+
+
+@pytest.mark.parametrize("method", ["compute.instances.get", "compute.instanceGroupManagers.get"])
+def test_nothing_is_deleted_when_google_does_not_say_what_there_is(
+    cloud: LocalCloud, api: Client, method: str
+) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    cloud.cloud.faults.add(Fault(method, status=500, message="an error of ours"))
+    with pytest.raises(TpustackError, match="an error of ours"):
+        ended(limited(8))
+    assert cloud.cloud.store.get("compute", INSTANCE) is not None
+
+
 def test_a_refused_deletion_fails_and_is_tried_again(cloud: LocalCloud, api: Client) -> None:
     insert(api)
     cloud.cloud.clock.sleep(9 * HOUR)
@@ -174,30 +239,7 @@ def test_a_refused_deletion_fails_and_is_tried_again(cloud: LocalCloud, api: Cli
 
 
 def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, api: Client) -> None:
-    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
-    policies = f"{PLACE}/regions/us-east5/resourcePolicies"
-    api.post(policies, {"name": "p", "workloadPolicy": policy})
-    family = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
-    params = {
-        "sourceImage": f"projects/ubuntu-os-accelerator-images/global/images/family/{family}",
-        "diskSizeGb": "200",
-        "diskType": "hyperdisk-balanced",
-    }
-    properties = machine() | {
-        "machineType": "ct6e-standard-4t",
-        "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
-        "scheduling": SPOT,
-    }
-    api.post(f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties})
-    body = {
-        "name": NAME,
-        "baseInstanceName": f"{NAME}-###",
-        "instanceTemplate": "global/instanceTemplates/t",
-        "targetSize": 4,
-        "targetSizePolicy": {"mode": "BULK"},
-        "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
-    }
-    api.post(f"{ZONE}/instanceGroupManagers", body)
+    insert_slice(api)
     settings = limited(None, topology="4x4")
     assert ended(settings) == []
     # The local cloud takes the others along; Google's page does not say that it does.
@@ -207,6 +249,16 @@ def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, a
     assert ended(settings) == ["tpu is deleted: it is without 1 of its 4 machines"]
     assert instances(api) == []
     assert ended(settings) == []
+
+
+def test_the_age_of_a_slice_is_enough_when_google_does_not_list_its_machines(
+    cloud: LocalCloud, api: Client
+) -> None:
+    insert_slice(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    method = "compute.instanceGroupManagers.listManagedInstances"
+    cloud.cloud.faults.add(Fault(method, status=403, message="you may not"))
+    assert ended(limited(8, topology="4x4")) == ["tpu is deleted: its 8 hours are over"]
 
 
 def test_the_record_is_the_agents(cloud: LocalCloud, api: Client) -> None:
