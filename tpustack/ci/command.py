@@ -364,14 +364,14 @@ def _limits(stack: str) -> None:
     from tpustack.recovery.machines import end_machines
 
     settings = load(stack)
-    hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
 
     def say(text: str) -> None:
         click.echo(console.line(text))
 
     if settings.is_compute:
-        end_machines(Google(), settings, names.tpu, names.bucket, say)
+        end_machines(Google(), settings, stack, say)
         return
+    hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:
         click.echo(f"{stack} has no limits.timeToLiveHours, so there is nothing to do.")
         return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from infra.names import names_of
 from infra.settings import StackSettings
 from tpu_agent.memory import Memory, birth
 from tpu_agent.tpus import Seen
@@ -16,7 +17,7 @@ from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_core.times import seconds
-from tpustack.cloud.google import GROUPS, INSTANCE, Google, NotFound, in_utc, settles
+from tpustack.cloud.google import COMPUTE, GROUPS, INSTANCE, Google, NotFound, in_utc, settles
 from tpustack.errors import TpustackError
 
 _VM = "gcp:compute/instance:Instance"
@@ -85,6 +86,9 @@ def _lacking(google: Google, url: str, group: Mapping[str, Any]) -> str:
 # How long they live.
 
 _TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
+_TEMPLATES = f"{COMPUTE}/projects/{{}}/global/instanceTemplates/{{}}"
+# Whose a resource is; infra/checks writes it.
+_LABEL = "tpu-stack"
 _ADDRESSES = {_GROUP: GROUPS, _VM: INSTANCE}
 # Seconds from a recovery's note until Google has begun to create. What came later, a person made.
 _RENEWAL = 3600.0
@@ -145,13 +149,15 @@ class Lives:
 
 
 def end_machines(
-    google: Google, settings: StackSettings, name: str, bucket: str, say: Callable[[str], None]
+    google: Google, settings: StackSettings, stack: str, say: Callable[[str], None]
 ) -> None:
     """Delete a TPU on Compute Engine whose time is up, and what is left of a slice.
 
     No machine of a spot slice replaces another, and those that are left cost money for nothing.
-    Raises TpustackError if Google refuses.
+    Raises TpustackError if Google refuses, or if the TPU is another stack's.
     """
+    names = names_of(settings, stack)
+    name, bucket = names.tpu, names.bucket
     hours = settings.limits.time_to_live_hours
     for address in _ADDRESSES.values():
         url = address.format(settings.project, settings.zone, name)
@@ -164,8 +170,25 @@ def end_machines(
                 why = f"it is {lacking}"
             else:
                 continue
+            _require_own(google, settings, stack, found)
             google.delete(url)
             say(f"{name} is deleted: {why}")
+
+
+def _require_own(
+    google: Google, settings: StackSettings, stack: str, found: Mapping[str, Any]
+) -> None:
+    """Raise TpustackError if a machine or a group is not this stack's, by its label.
+
+    A group has no labels; its template has those of its machines.
+    """
+    if template := found.get("instanceTemplate", "").rpartition("/")[2]:
+        found = google.get(_TEMPLATES.format(settings.project, template))["properties"]
+    if found.get("labels", {}).get(_LABEL) != stack:
+        raise TpustackError(
+            f"{names_of(settings, stack).tpu} in {settings.zone} isn't labelled {_LABEL}={stack}, "
+            "so it is not deleted. If it is another stack's, set namePrefix in this one's file"
+        )
 
 
 def _born(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from tpustack.recovery.machines import Lives, end_machines
 
 PLACE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
 ZONE = f"{PLACE}/zones/us-east5-a"
-INSTANCE = f"projects/{DEFAULT_PROJECT}/zones/us-east5-a/instances/tpu"
 HOUR = 3600.0
-NAME, BUCKET = "tpu", "state-of-it"
+NAME, BUCKET = "tpu-stack-mine-tpu", f"{DEFAULT_PROJECT}-tpu-stack-mine"
+INSTANCE = f"projects/{DEFAULT_PROJECT}/zones/us-east5-a/instances/{NAME}"
+OWN = {"tpu-stack": "mine"}
 URN = "urn:pulumi:dev::tpu-stack::gcp:compute/instance:Instance::tpu"
 SPOT = {"provisioningModel": "SPOT", "onHostMaintenance": "TERMINATE"}
 SPOT["instanceTerminationAction"] = "DELETE"
@@ -71,15 +72,16 @@ def limited(hours: float | None, **tpu: Any) -> StackSettings:
 
 def ended(settings: StackSettings) -> list[str]:
     said: list[str] = []
-    end_machines(Google(), settings, NAME, BUCKET, said.append)
+    end_machines(Google(), settings, "mine", said.append)
     return said
 
 
-def insert(api: Client) -> None:
-    api.post(f"{ZONE}/instances", {**machine("us-east5-a", name=NAME), "scheduling": SPOT})
+def insert(api: Client, **labels: str) -> None:
+    made = machine("us-east5-a", name=NAME, scheduling=SPOT, labels=OWN | labels)
+    api.post(f"{ZONE}/instances", made)
 
 
-def insert_slice(api: Client) -> None:
+def insert_slice(api: Client, **labels: str) -> None:
     """Create a slice of four machines."""
     policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
     policies = f"{PLACE}/regions/us-east5/resourcePolicies"
@@ -94,6 +96,7 @@ def insert_slice(api: Client) -> None:
         "machineType": "ct6e-standard-4t",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
         "scheduling": SPOT,
+        "labels": OWN | labels,
     }
     api.post(f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties})
     body = {
@@ -138,7 +141,7 @@ def test_a_machine_is_deleted_when_its_hours_are_over_and_not_before(
     cloud.cloud.clock.sleep(7.9 * HOUR)
     assert ended(limited(8)) == []
     cloud.cloud.clock.sleep(HOUR)
-    assert ended(limited(8)) == ["tpu is deleted: its 8 hours are over"]
+    assert ended(limited(8)) == [f"{NAME} is deleted: its 8 hours are over"]
     assert instances(api) == []
     assert ended(limited(8)) == []
 
@@ -150,7 +153,7 @@ def test_the_hours_of_a_replacement_count_from_the_first(cloud: LocalCloud, api:
         assert recovered(api, cloud, 8)
     assert ended(limited(8)) == []
     cloud.cloud.clock.sleep(2.1 * HOUR)
-    assert ended(limited(8)) == ["tpu is deleted: its 8 hours are over"]
+    assert ended(limited(8)) == [f"{NAME} is deleted: its 8 hours are over"]
 
 
 def test_a_machine_whose_hours_are_over_is_not_recreated(cloud: LocalCloud, api: Client) -> None:
@@ -187,7 +190,7 @@ def test_a_bucket_that_does_not_answer_ends_no_limit_and_recreates_nothing(
     insert(api)
     cloud.cloud.clock.sleep(9 * HOUR)
     cloud.cloud.faults.add(Fault("storage.objects.get", status=403, message="you may not"))
-    assert ended(limited(8))[-1] == "tpu is deleted: its 8 hours are over"
+    assert ended(limited(8))[-1] == f"{NAME} is deleted: its 8 hours are over"
     insert(api)
     with pytest.raises(TpustackError, match="you may not"):
         recovered(api, cloud, 8)
@@ -209,12 +212,12 @@ def test_a_recovery_that_failed_ends_nothing_that_a_person_creates_later(
     assert recovered(api, cloud, 8)
 
 
-@pytest.mark.parametrize("content", [b"no JSON", b'{"remaking": 1}', b'{"remaking": {"tpu": {}}}'])
+@pytest.mark.parametrize("content", [b"no JSON", b'{"remaking": 1}', b'{"lives": 1}'])
 def test_a_damaged_record_ends_no_limit(cloud: LocalCloud, api: Client, content: bytes) -> None:
     insert(api)
     cloud.cloud.clock.sleep(9 * HOUR)
     Bucket(BUCKET, Google().exchange).write(paths.STATE, content)
-    assert ended(limited(8))[-1] == "tpu is deleted: its 8 hours are over"
+    assert ended(limited(8))[-1] == f"{NAME} is deleted: its 8 hours are over"
 
 
 @pytest.mark.parametrize("method", ["compute.instances.get", "compute.instanceGroupManagers.get"])
@@ -235,7 +238,7 @@ def test_a_refused_deletion_fails_and_is_tried_again(cloud: LocalCloud, api: Cli
     cloud.cloud.faults.add(Fault("compute.instances.delete", status=403, message="no", count=1))
     with pytest.raises(TpustackError, match="no"):
         ended(limited(8))
-    assert ended(limited(8)) == ["tpu is deleted: its 8 hours are over"]
+    assert ended(limited(8)) == [f"{NAME} is deleted: its 8 hours are over"]
 
 
 def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, api: Client) -> None:
@@ -243,12 +246,23 @@ def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, a
     settings = limited(None, topology="4x4")
     assert ended(settings) == []
     # The local cloud takes the others along; Google's page does not say that it does.
-    path = f"projects/{DEFAULT_PROJECT}/zones/us-east5-a/instances/{NAME}-003"
-    cloud.cloud.store.delete("compute", path)
+    cloud.cloud.store.delete("compute", f"{INSTANCE}-003")
     assert len(instances(api)) == 3
-    assert ended(settings) == ["tpu is deleted: it is without 1 of its 4 machines"]
+    assert ended(settings) == [f"{NAME} is deleted: it is without 1 of its 4 machines"]
     assert instances(api) == []
     assert ended(settings) == []
+
+
+@pytest.mark.parametrize("create", [insert, insert_slice])
+def test_a_tpu_of_another_stack_is_left_alone(
+    cloud: LocalCloud, api: Client, create: Callable[..., None]
+) -> None:
+    create(api, **{"tpu-stack": "other"})
+    before = instances(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    with pytest.raises(TpustackError, match="isn't labelled tpu-stack=mine"):
+        ended(limited(8, topology="4x4"))
+    assert instances(api) == before
 
 
 def test_the_age_of_a_slice_is_enough_when_google_does_not_list_its_machines(
@@ -258,7 +272,7 @@ def test_the_age_of_a_slice_is_enough_when_google_does_not_list_its_machines(
     cloud.cloud.clock.sleep(9 * HOUR)
     method = "compute.instanceGroupManagers.listManagedInstances"
     cloud.cloud.faults.add(Fault(method, status=403, message="you may not"))
-    assert ended(limited(8, topology="4x4")) == ["tpu is deleted: its 8 hours are over"]
+    assert ended(limited(8, topology="4x4")) == [f"{NAME} is deleted: its 8 hours are over"]
 
 
 def test_the_record_is_the_agents(cloud: LocalCloud, api: Client) -> None:
