@@ -302,10 +302,7 @@ def _rights(environment: EnvironmentSettings, settings: StackSettings, stack: st
         grants=grants,
         machines=tuple(machines),
         role=role,
-        limited=settings.limits.time_to_live_hours is not None or _is_slice(settings),
+        # A topology of one machine counts, too: there is never anything left of it.
+        limited=settings.limits.time_to_live_hours is not None
+        or (settings.is_compute and settings.tpu.topology is not None),
     )
-
-
-def _is_slice(settings: StackSettings) -> bool:
-    # That of one machine counts as well; there is nothing left of it.
-    return settings.is_compute and settings.tpu.topology is not None

@@ -183,8 +183,6 @@ class InstanceGroup(pulumi.ComponentResource):
                     *names.KEPT_LABEL,
                     *(f'metadata["{key}"]' for key in (Metadata.STARTUP_SCRIPT, *kept)),
                 ],
-                # As it was called before 2026-11-27: Google has one of this name already.
-                aliases=[pulumi.Alias(name="template")],
             ),
         )
 

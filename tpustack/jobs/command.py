@@ -88,9 +88,11 @@ def submit(
         if idle_stop is not None:
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
         elif on_demand and not on_demand[1].limits.any:
+            cure = "give --idle-stop MINUTES, or set limits.idleMinutes"
+            if on_demand[1].is_compute:
+                cure = "set limits.timeToLiveHours"
             warnings.append(
-                f"nothing takes the TPU of the stack {stack} down after the job: give "
-                "--idle-stop MINUTES, or set limits.idleMinutes"
+                f"nothing takes the TPU of the stack {stack} down after the job: {cure}"
             )
     for warning in filter(None, warnings):
         console.say(f"warning: {warning}")

@@ -206,9 +206,9 @@ def _born(
 
 
 def _is_anothers(entry: Json | None, found: Mapping[str, Any]) -> bool:
-    """Return whether what was found is too young for what a recovery has noted, and then failed."""
-    made = entry and entry["made"]
-    return bool(made) and seconds(in_utc(found["creationTimestamp"])) > made + _RENEWAL
+    """Return whether what was found came too late to be what a recovery noted before it failed."""
+    made: float | None = entry["made"] if entry else None
+    return made is not None and seconds(in_utc(found["creationTimestamp"])) > made + _RENEWAL
 
 
 def _seen(resource: Mapping[str, Any]) -> Seen:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from infra.names import names_of
+from infra.settings import StackSettings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.services.tpu.api import NODE
@@ -176,6 +177,13 @@ def test_create_warns_if_nothing_takes_the_tpu_down(
 ) -> None:
     done = submit("--create", limits="")
     assert "warning: nothing takes the TPU of the stack local down after the job" in done.err
+
+
+def test_on_compute_engine_the_warning_names_the_one_limit_that_there_is(
+    submit: Callable[..., Done], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StackSettings, "is_compute", True)
+    assert "after the job: set limits.timeToLiveHours\n" in submit("--create", limits="").err
 
 
 def test_create_and_idle_stop_are_refused_on_vertex() -> None:
