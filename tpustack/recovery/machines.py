@@ -11,12 +11,12 @@ from typing import Any
 
 from infra.names import names_of
 from infra.settings import StackSettings
-from tpu_agent.memory import Memory, birth
-from tpu_agent.tpus import Seen
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
+from tpu_core.memory import Memory, birth
 from tpu_core.times import seconds
+from tpu_core.tpu import Seen
 from tpustack.cloud.google import COMPUTE, GROUPS, INSTANCE, Google, NotFound, in_utc, settles
 from tpustack.errors import TpustackError
 

@@ -59,9 +59,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tpu_agent.bundle",
         # The pipeline enforces limits with the agent's own code.
         "tpu_agent.limits",
-        # recover counts the lives of machines in the agent's own record.
-        "tpu_agent.memory",
-        "tpu_agent.tpus",
         # The job records.
         "tpu_agent.jobs",
         "tpu_training.compile",
