@@ -23,6 +23,7 @@ from tpustack.commands.forecast import (
     SAVE_SECONDS,
     START_SECONDS,
 )
+from tpustack.commands.recovery import LOOK_SECONDS
 
 LIFE_SECONDS = LIFE_HOURS * 3600
 # A life is exponential; a creation is within half of its mean.
@@ -175,6 +176,8 @@ def _delete_first(cloud: Cloud) -> Callable[[], None]:
 STRATEGIES = (
     Strategy("agent", 10.0, None, _agent),
     Strategy("agent, checkpoints each 15 min", 10.0, 900.0, _agent),
+    # Of a spot slice of machines, which Google takes as a whole, as it does a TPU of the TPU API.
+    Strategy("tpustack recover --loop", LOOK_SECONDS, None, _delete_first),
     # sky/jobs/utils.py: JOB_STATUS_CHECK_GAP_SECONDS; recovery_strategy.py terminates first.
     Strategy("SkyPilot's loop", 15.0, 900.0, _delete_first),
     # `pu babysit`: its interval by default.

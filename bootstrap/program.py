@@ -389,7 +389,7 @@ def _exported(
     """Export what the pipeline needs to know, as one JSON text for a variable of the forge.
 
     Environments are `previewed` for requests, or `planned` once these are merged. TPUs of those
-    that are `limited` are deleted when their time is up.
+    that are `limited` are deleted when their time is up, or when their slice has lost a machine.
     """
     deployed = {name: e for name, e in settings.environments.items() if not e.like}
     previewed = [name for name, each in deployed.items() if each.previews_requests]

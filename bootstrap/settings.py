@@ -230,7 +230,7 @@ class Rights:
         grants: the deployer's permissions to grant, each with the roles that it may grant by it.
         machines: those of the machines' role; none if they need no such role.
         role: the id of the machines' role (`limits.role`).
-        limited: whether TPUs are deleted when their time is up.
+        limited: whether TPUs are deleted when their time is up, or what is left of a slice.
     """
 
     objects: str
@@ -280,7 +280,7 @@ def _problems_of_stack(
     if settings.project != environment.project and not environment.like:
         why = f"isn't the project of environment {name}, {environment.project}"
         yield Problem(f"{file}: gcp:project", settings.project, why, "Use the same in both")
-    if _needs_role(settings) and not (settings.limits.role or "").startswith(LIMITS_ROLE):
+    if settings.keeps_limits and not (settings.limits.role or "").startswith(LIMITS_ROLE):
         why = "requires the right to change roles, which includes every other right"
         cure = f"Set `role: {LIMITS_ROLE}`, which bootstrap creates"
         yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
@@ -292,7 +292,7 @@ def _rights(environment: EnvironmentSettings, settings: StackSettings, stack: st
     grants = {name: of for name, of in permissions.grants.items() if name not in UNLIMITED}
     machines: list[str] = []
     role = settings.limits.role or ""
-    if _needs_role(settings):
+    if settings.keeps_limits:
         machines = permissions_of_role(creates=settings.recovery.enabled)
         grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{role}",)
     return Rights(
@@ -302,9 +302,7 @@ def _rights(environment: EnvironmentSettings, settings: StackSettings, stack: st
         grants=grants,
         machines=tuple(machines),
         role=role,
-        limited=settings.limits.time_to_live_hours is not None,
+        # A topology of one machine counts, too: there is never anything left of it.
+        limited=settings.limits.time_to_live_hours is not None
+        or (settings.is_compute and settings.tpu.topology is not None),
     )
-
-
-def _needs_role(settings: StackSettings) -> bool:
-    return settings.limits.any or settings.recovery.enabled

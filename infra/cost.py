@@ -436,9 +436,11 @@ def _limits(settings: StackSettings) -> str:
         ends.append(f"after {limits.idle_minutes:g} idle minutes")
     if limits.time_to_live_hours is not None:
         ends.append(f"{limits.time_to_live_hours:g} hours after its creation")
-    if not ends and queued and queued.run_hours:
-        return f"Google deletes the TPU {queued.run_hours:g} hours after its creation"
-    if not ends and settings.is_compute:
+    if settings.is_compute or not ends:
+        life = limits.time_to_live_hours or (queued and queued.run_hours)
+        if life:
+            return f"Google deletes the TPU {life:g} hours after its creation"
+    if settings.is_compute:
         return "Nothing else stops it"
     if not ends:
         return "The stack has no limits, so nothing else stops the TPU (limits.idleMinutes)"

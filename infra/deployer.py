@@ -47,7 +47,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a network of its own": lambda s: s.network.create,
     "a tpu": lambda s: not s.is_compute,
     "several slices": lambda s: s.tpu.slices > 1,
-    "limits": lambda s: (s.limits.any or s.recovery.enabled) and s.limits.role is None,
+    "limits": lambda s: s.keeps_limits and s.limits.role is None,
     "recovery": lambda s: s.recovery.enabled,
     "jobs with an account of their own": lambda s: s.jobs.apart,
     "vertex training": lambda s: s.jobs.vertex is not None,

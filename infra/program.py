@@ -102,7 +102,7 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     if settings.jobs.apart:
         jobs = identity.Identity(stack, enabled, store, machines)
         of_tpu = jobs if not settings.trains_on_tpu else machines
-    if settings.limits.any or settings.recovery.enabled:
+    if settings.keeps_limits:
         identity.Limits(stack, enabled, machines, of_tpu)
     if settings.messages.any:
         alerts.Messages(stack, enabled)

@@ -142,10 +142,11 @@ def items(props: Mapping[str, Any], name: str) -> Sequence[Any]:
 # https://docs.cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.queuedResources
 
 _INSTANCES = ("gcp:compute/instance:Instance",)
-_TEMPLATES = (
+TEMPLATES: Final = (
     "gcp:compute/instanceTemplate:InstanceTemplate",
     "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
 )
+_GROUPS = ("gcp:compute/instanceGroupManager:InstanceGroupManager",)
 _DISK = "gcp:compute/disk:Disk"
 _TPU_VM = "gcp:tpu/v2Vm:V2Vm"
 _NODE = "gcp:tpu/node:Node"
@@ -202,6 +203,25 @@ class Machine:
         return region_of(self.where)
 
 
+def made_by_groups(template: Resource, resources: Sequence[Resource]) -> tuple[int, Property]:
+    """Return how many machines groups make from a template, at least one, and where they are.
+
+    A preview does not know the template of a group before it is made: any counts.
+    """
+    count, where = 0, template.prop("region")
+    for one in resources:
+        if one.type not in _GROUPS:
+            continue
+        versions = items(one.props, "versions")
+        links = [version.get("instanceTemplate") for version in versions] or [UNKNOWN]
+        names = [str(link).partition("?")[0].rpartition("/")[2] for link in links]
+        if UNKNOWN in links or template.props.get("name") in names:
+            size = one.props.get("targetSize")
+            count += int(size) if isinstance(size, (int, float)) else 1
+            where = one.prop("zone") if one.props.get("zone") else where
+    return max(count, 1), where
+
+
 def region_of(where: Property) -> str | None:
     """Return the region that a property `zone`, `region` or `location` names, if it is known."""
     if not isinstance(where.value, str):
@@ -216,7 +236,7 @@ def machines(resource: Resource) -> Iterator[Machine]:
     if resource.type in _INSTANCES:
         boot = group(group(props, "bootDisk"), "initializeParams")
         yield _vm(props, Property("zone", props.get("zone")), [_disk(boot, "type", "size")])
-    elif resource.type in _TEMPLATES:
+    elif resource.type in TEMPLATES:
         disks = [_disk(disk, "diskType", "diskSizeGb") for disk in items(props, "disks")]
         yield _vm(props, Property("region", props.get("region")), disks)
     elif resource.type == _TPU_VM:

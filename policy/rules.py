@@ -8,7 +8,7 @@ is made, and can stop it; the second sees all resources together, at the end of 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import cache
@@ -431,7 +431,7 @@ _CEILING, _PRODUCTION_CEILING = "dollarsPerHour", "productionDollarsPerHour"
 )
 def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Resource, str]]:
     """TPUs, VMs and their disks cost less than a ceiling."""
-    priced = [(resource, line) for resource in resources for line in _lines(resource)]
+    priced = [(resource, line) for resource in resources for line in _lines(resource, resources)]
     if not priced:
         return
     production = facts.in_stack(resources[0], config[PRODUCTION])
@@ -460,14 +460,18 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
         )
 
 
-def _lines(resource: Resource) -> Iterator[Line]:
+def _lines(resource: Resource, resources: Sequence[Resource]) -> Iterator[Line]:
     for machine in machines(resource):
+        if resource.type in facts.TEMPLATES:
+            count, where = facts.made_by_groups(resource, resources)
+            machine = replace(machine, count=count, where=where)
         region = machine.region or "?"
         times = f"{machine.count} x " if machine.count > 1 else ""
         what = f"{times}{machine.size.value}, {machine.capacity_is}"
         hour = _tpu_price(machine, region) if machine.what == "TPU" else _vm_price(machine, region)
         yield Line.fixed(machine.what, what, hour and hour.times(machine.count))
-        yield from (_disk_line(disk, region) for disk in machine.disks)
+        for own in machine.disks:
+            yield from [_disk_line(own, region)] * machine.count
     if disk := facts.data_disk(resource):
         yield _disk_line(disk, facts.region_of(resource.prop("zone")) or "?")
 

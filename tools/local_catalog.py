@@ -103,7 +103,7 @@ def _machine_types(catalog: Catalog) -> str:
 def _hosts(catalog: Catalog) -> str:
     lines = _header(
         "Machine types with a TPU: vCPUs, memory in GiB, topology, those of several machines, the "
-        "type that libraries know, boot disks, zones.",
+        "type that libraries know, boot disks, chips and what they count against, zones.",
         (source for host in catalog.hosts.values() for source in host.tpu.sources),
     )
     for name, host in catalog.hosts.items():
@@ -119,7 +119,8 @@ def _hosts(catalog: Catalog) -> str:
             f"{name}:",
             f"  {{vcpus: {host.vcpus}, memory: {host.memory_gib}, topology: {tpu.topology},",
             f"   slices: [{', '.join(host.slices)}],",
-            f"   type: {kind}, disks: [{', '.join(tpu.disk_types)}],",
+            f"   type: {kind}, disks: [{', '.join(tpu.disk_types)}], chips: {tpu.chips},",
+            f"   quotas: {{{', '.join(f'{key}: {one}' for key, one in host.quotas.items())}}},",
             f"   zones: [{', '.join(tpu.zones)}]}}",
         ]
     return _text(lines)

@@ -86,7 +86,8 @@ def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Offer the types of TPU, smallest first within a family."""
     from infra.catalog import Catalog
 
-    return [name for name in Catalog().accelerators if name.startswith(incomplete)]
+    catalog = Catalog()
+    return [n for n in (*catalog.accelerators, *catalog.hosts) if n.startswith(incomplete)]
 
 
 SELECTED = "Pulumi's selected stack"

@@ -5,11 +5,11 @@ of its own and ends no other: the first look at a new project finds most APIs of
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from infra.apis import COMPUTE_API, TPU_API, apis_of
@@ -20,11 +20,21 @@ from infra.deployer import permissions_of
 from infra.names import Names
 from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
-from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
+from tpustack.cloud.google import (
+    COMPUTE,
+    Forbidden,
+    Google,
+    Limit,
+    NotFound,
+    limits_in,
+    others_in,
+    place_of,
+    quota_metrics,
+    says_disabled,
+)
 from tpustack.errors import TpustackError
 
 BILLING = "https://cloudbilling.googleapis.com/v1"
-_COMPUTE = "https://compute.googleapis.com/compute/v1"
 MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 _SERVICES = "https://serviceusage.googleapis.com/v1/projects/{}/services"
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
@@ -197,7 +207,6 @@ def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
 
 # Names that the stack takes, and the networks that it does not make.
 
-# The same is found for a stack that is up already.
 _OWN = "If this stack is up already, it is its own; else set namePrefix"
 _RENAME = "Set bucket.name or namePrefix to another name"
 
@@ -255,7 +264,7 @@ def network(target: Target) -> Iterator[Finding]:
     }
     for what, path in places.items():
         try:
-            target.google.get(f"{_COMPUTE}/projects/{project}/{path}", {"fields": "name"})
+            target.google.get(f"{COMPUTE}/projects/{project}/{path}", {"fields": "name"})
         except NotFound:
             cure = "Set network.create: true, or name another one"
             yield _wrong(f"{project} has no {what}, and network.create is false", cure)
@@ -279,7 +288,7 @@ def why_not_peered(google: Google, network: str) -> str:
     docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
     """
     try:
-        found = google.get(f"{_COMPUTE}/{network}", {"fields": "peerings(name,state)"})
+        found = google.get(f"{COMPUTE}/{network}", {"fields": "peerings(name,state)"})
     except NotFound:
         return f"there is no {network}"
     states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
@@ -328,7 +337,7 @@ def software(target: Target) -> Iterator[Finding]:
 def _image(target: Target) -> Iterator[Finding]:
     host = target.context.catalog.hosts[target.settings.tpu.accelerator_type]
     project, _, family = host.image.partition("/")
-    url = f"{_COMPUTE}/projects/{project}/global/images/family/{family}"
+    url = f"{COMPUTE}/projects/{project}/global/images/family/{family}"
     try:
         yield _ok(f"{host.image} is {target.google.get(url, {'fields': 'name'})['name']}")
     except NotFound:
@@ -380,7 +389,7 @@ def machine_type(target: Target) -> Iterator[Finding]:
     wanted, zone = settings.vm.machine_type, settings.vm_zone
     if settings.is_compute:
         setting, wanted, zone = "tpu.acceleratorType", settings.tpu.accelerator_type, settings.zone
-    url = f"{_COMPUTE}/projects/{target.project}/zones/{zone}/machineTypes/{wanted}"
+    url = f"{COMPUTE}/projects/{target.project}/zones/{zone}/machineTypes/{wanted}"
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
@@ -396,10 +405,6 @@ def machine_type(target: Target) -> Iterator[Finding]:
 
 # Quotas.
 
-METRICS = (
-    "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/"
-    "consumerQuotaMetrics"
-)
 _PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={}"
 # How metrics call a family: Google's page on quotas has tpu-v5s-litepod-serving-preemptible, users'
 # scripts have tpu-v4s-preemptible (2026-08).
@@ -407,43 +412,29 @@ _FAMILY = {"v4": "v4s", "v5e": "v5s"}
 # The word of a family's second quota. v2 and v3 have one for slices of several hosts, v5e for one
 # host: v5litepod-1, -4 and -8 (cloud.google.com/tpu/docs/quota, a copy of 2025).
 _SECOND = {"v2": "pod", "v3": "pod", "v5e": "serving"}
-_UNLIMITED = -1
-
-
-class _Limit(NamedTuple):
-    """How much of a metric a project may use, and where: the zone or its region."""
-
-    height: float
-    place: str
-
-    def __str__(self) -> str:
-        height = "unlimited" if self.height == math.inf else f"{self.height:g}"
-        return f"{height} in {self.place}"
 
 
 def tpu(target: Target) -> Iterator[Finding]:
     """Ask how much of this kind of TPU the project may use in each of its zones, and compare."""
     wanted, zones = target.settings.tpu, target.settings.tpu_zones
     if target.settings.is_compute:
-        cure = f"Look for {wanted.accelerator_type} at {_PAGE.format(target.project)}"
-        yield _warning("quotas of Compute Engine's TPUs are not compared", cure)
+        yield from _of_machines(target)
         return
     accelerator = target.context.catalog.accelerator(wanted.accelerator_type)
     if accelerator is None or not target.is_enabled(TPU_API):
         yield _disabled(TPU_API)
         return
-    pages = target.google.pages(METRICS.format(target.project), "metrics", {"pageSize": 200})
     metrics = [
         metric
-        for metric in pages
+        for metric in quota_metrics(target.google, target.project, TPU_API)
         if counts(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
     ]
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
     needed = _size(accelerator) * wanted.slices
-    found = [
-        _judged(_limits(metrics, zone), needed, _standing(target, accelerator, zone), zone, target)
-        for zone in zones
-    ]
+    found = []
+    for zone in zones:
+        limits, standing = limits_in(metrics, place_of(zone)), _standing(target, accelerator, zone)
+        found.append(_judged(limits, needed, standing, zone, target))
     # Without quota in one zone `pulumi up` tries the next one, as without capacity.
     nowhere = all(one.state == WRONG for one in found)
     for one in found:
@@ -453,8 +444,32 @@ def tpu(target: Target) -> Iterator[Finding]:
             yield one
 
 
+@_needs(COMPUTE_API)
+def _of_machines(target: Target) -> Iterator[Finding]:
+    """Compare the chips of machines with what the project may use of them in the region."""
+    wanted, zone, kinds = target.settings.tpu, target.settings.zone, machines.Capacity
+    host = target.context.catalog.hosts[wanted.accelerator_type]
+    # docs.cloud.google.com/compute/docs/instances/provisioning-models: flex-start falls back to
+    # the other. A reservation holds its own.
+    short = wanted.capacity in (kinds.SPOT, kinds.FLEX_START)
+    name = host.quotas.get("spot" if short else "standard", "").lower()
+    if not name or wanted.capacity is kinds.RESERVED:
+        cure = f"Look for {wanted.accelerator_type} at {_PAGE.format(target.project)}"
+        yield _warning(f"the quota of {host.tpu.family}, {wanted.capacity}, is not compared", cure)
+        return
+    metrics = quota_metrics(target.google, target.project, COMPUTE_API, name)
+    limits = limits_in(metrics, place_of(zone, tpu_family=host.quotas.get("family", "")))
+    hosts = target.context.catalog.hosts.items()
+    chips = {kind: each.tpu.chips for kind, each in hosts if each.tpu.family == host.tpu.family}
+    others = others_in(target.google, target.project, target.settings.region, target.context.names)
+    standing = sum(chips.get(kind, 0) for kind, spot in others if spot == short)
+    one = _judged(limits, host.tpu_of(wanted.topology).chips, standing, zone, target)
+    falls_back = one.state == WRONG and wanted.capacity is kinds.FLEX_START
+    yield _warning(f"{one.said}: Google tries that of on-demand", one.cure) if falls_back else one
+
+
 def _judged(
-    limits: Mapping[str, _Limit], needed: int, standing: int, zone: str, target: Target
+    limits: Mapping[str, Limit], needed: int, standing: int, zone: str, target: Target
 ) -> Finding:
     kind, capacity = target.settings.tpu.accelerator_type, target.settings.tpu.capacity
     page, setting = _PAGE.format(target.project), target.settings.setting_of(zone)
@@ -472,28 +487,6 @@ def _judged(
         said += f", and TPUs of this kind that stand there hold {standing}"
         return _warning(said, "Delete one that is not in use")
     return _ok(said)
-
-
-def _limits(metrics: Iterable[dict[str, Any]], zone: str) -> dict[str, _Limit]:
-    """Return the lowest limit in a zone, or its region, of each metric."""
-    found: dict[str, _Limit] = {}
-    for metric in metrics:
-        name = metric["metric"].partition("/")[2]
-        for entry in metric.get("consumerQuotaLimits", ()):
-            if limit := _limit(entry.get("quotaBuckets", ()), zone):
-                found[name] = min(found.get(name, limit), limit)
-    return found
-
-
-def _limit(buckets: Iterable[dict[str, Any]], zone: str) -> _Limit | None:
-    place = {"zone": zone, "region": zone.rpartition("-")[0]}
-    fitting = [one for one in buckets if one.get("dimensions", {}).items() <= place.items()]
-    if not fitting:
-        return None
-    # The most specific one comes last.
-    height = int(fitting[-1].get("effectiveLimit", "0"))
-    where = "region" if "region" in fitting[-1].get("dimensions", {}) else "zone"
-    return _Limit(math.inf if height == _UNLIMITED else height, place[where])
 
 
 def counts(name: str, accelerator: Accelerator, capacity: machines.Capacity) -> bool:
@@ -545,7 +538,7 @@ def vcpus(target: Target) -> Iterator[Finding]:
     machine = target.context.catalog.machine_types.get(settings.vm.machine_type)
     if machine is None or settings.is_compute:
         return
-    region = target.google.get(f"{_COMPUTE}/projects/{target.project}/regions/{settings.region}")
+    region = target.google.get(f"{COMPUTE}/projects/{target.project}/regions/{settings.region}")
     quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}
     # The quota that counts comes first; n1 and e2 have the common one.
     own = f"{machine.name.partition('-')[0].upper()}_CPUS"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tpu_agent.ledger import Ledger
-from tpu_agent.memory import birth
 from tpu_core import paths, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Client, Json, message
+from tpu_core.memory import birth
 from tpu_core.tpu import TPU, Place, is_queued, look_up, short_name, start, state_of, version
 
 # How long an idle TPU stays if the note that lets the next job recreate it can't be written.

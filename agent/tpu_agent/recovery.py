@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from tpu_agent import tpus as forms
 from tpu_agent.ledger import Ledger
-from tpu_agent.memory import Memory
 from tpu_core import causes, paths, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Call, Client, Json
-from tpu_core.tpu import Place, short_name, state_of
+from tpu_core.memory import Memory
+from tpu_core.tpu import Place, Seen, short_name, state_of
 
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
@@ -90,9 +90,7 @@ class Recovery:
                 self._memory.sleep(name, seen, declared.digest(name))
         self._memory.save()
 
-    def _seen(
-        self, names: Sequence[str], request: str | None
-    ) -> Iterator[tuple[str, forms.Seen | None]]:
+    def _seen(self, names: Sequence[str], request: str | None) -> Iterator[tuple[str, Seen | None]]:
         if request is not None:
             yield request, self._zones.find(request, names, self._memory.remaking.get(request))[0]
             return
@@ -119,18 +117,18 @@ class Recovery:
         else:
             self._look_at(name, seen, budgets)
 
-    def _yield_to(self, stacks: forms.Seen, name: str, own: forms.Seen | None) -> None:
+    def _yield_to(self, stacks: Seen, name: str, own: Seen | None) -> None:
         """Leave a request to the stack, which has made it in another zone at the same time."""
         if own is None or not self._is_ours(name, own):
             self._leave(name, f"{name} is left to the stack, which created it in {stacks.zone}")
             return
         self._delete(name, own)
 
-    def _is_ours(self, name: str, seen: forms.Seen) -> bool:
+    def _is_ours(self, name: str, seen: Seen) -> bool:
         declared = self._declared(name)
         return declared is not None and declared.owns(name, seen.labels)
 
-    def _look_at(self, name: str, seen: forms.Seen | None, budgets: Mapping[str, int]) -> None:
+    def _look_at(self, name: str, seen: Seen | None, budgets: Mapping[str, int]) -> None:
         if seen is None:
             self._missing(name)
         elif seen.phase == "lost":
@@ -142,14 +140,14 @@ class Recovery:
         elif seen.phase == "unknown":
             self._say_once(name, f"{name} is in the unknown state {seen.state}: left alone")
 
-    def _creating(self, name: str, seen: forms.Seen, budgets: Mapping[str, int]) -> None:
+    def _creating(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
         """Recreate what this agent creates and what never gets ready; leave others' creations."""
         entry = self._memory.remaking.get(name)
         if entry and has_lasted(seen, entry, self._world.now(), _NEVER_READY):
             why = f"it is still CREATING after {_NEVER_READY / 60:.0f} minutes"
             self._take_down(name, seen, "failure", why, budgets)
 
-    def _ready(self, name: str, seen: forms.Seen, budgets: Mapping[str, int]) -> None:
+    def _ready(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
         self.ended, entry = False, self._memory.ready(name, seen)
         if entry is not None:
             took = self._world.now() - entry["since"]
@@ -169,7 +167,7 @@ class Recovery:
             self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
 
     def _take_down(
-        self, name: str, seen: forms.Seen, kind: str, why: str, budgets: Mapping[str, int]
+        self, name: str, seen: Seen, kind: str, why: str, budgets: Mapping[str, int]
     ) -> None:
         """Delete what is left of a TPU: it holds quota and the name."""
         declared = self._declared(name)
@@ -205,7 +203,7 @@ class Recovery:
             self._world.tell(f"{text}\ngs://{self._place.bucket}")
         self._say_once(name, text)
 
-    def _delete(self, name: str, seen: forms.Seen) -> None:
+    def _delete(self, name: str, seen: Seen) -> None:
         status, answer = self._call("DELETE", seen.address, None)
         # 400 and 409: it is being deleted already, or an operation on it still runs.
         if status not in (200, 400, 404, 409):
@@ -278,7 +276,7 @@ class Recovery:
         request, tpus = self._queued
         return tpus if name == request else (name,)
 
-    def _note(self, name: str, seen: forms.Seen | None) -> None:
+    def _note(self, name: str, seen: Seen | None) -> None:
         """Tell the ledger what was seen."""
         if not self._ledger:
             return
@@ -362,14 +360,14 @@ class Zones:
 
     def find(
         self, name: str, tpus: Sequence[str], entry: Json | None
-    ) -> tuple[forms.Seen | None, list[forms.Seen]]:
+    ) -> tuple[Seen | None, list[Seen]]:
         """Return a request, and others of its name in other zones. Raises OSError.
 
         Others are looked for only while the agent recreates it: `pulumi up` may do so, too.
         """
         home = self.place(entry or {"zone": self._last.get(name, self._place.zone)})
         found = forms.find_request(home, self._call, name, tpus)
-        others: list[forms.Seen] = []
+        others: list[Seen] = []
         if entry or found is None:
             elsewhere = [each for each in self._place.everywhere() if each.zone != home.zone]
             seen = (forms.find_request(each, self._call, name, tpus) for each in elsewhere)
@@ -381,12 +379,12 @@ class Zones:
         return found, others
 
 
-def has_waited(seen: forms.Seen, entry: Json, now: float, minutes: float) -> bool:
+def has_waited(seen: Seen, entry: Json, now: float, minutes: float) -> bool:
     """Return whether a request has waited so long for capacity; 0 minutes are without an end."""
     return bool(minutes) and seen.phase == "waiting" and has_lasted(seen, entry, now, minutes * 60)
 
 
-def has_lasted(seen: forms.Seen, entry: Json, now: float, limit: float) -> bool:
+def has_lasted(seen: Seen, entry: Json, now: float, limit: float) -> bool:
     """Return whether what is being made was begun so many seconds ago.
 
     The agent's own clock may differ from Google's: it counts from its own word of when it began.

@@ -25,38 +25,13 @@ _WORST_FIRST = {"lost": 0, "unknown": 1, "ready": 3}
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A TPU or a queued resource as Google shows it.
-
-    Attributes:
-        phase: what the state means.
-        state: Google's own word for it, and why, if Google says so.
-        kind: what its loss counts as: preemption, failure, or shortage, which no budget bounds.
-        created: when it was created.
-        labels: with the mark of the stack that has made it.
-        nodes: the TPUs whose workers have to answer.
-        address: what the call that deletes it names.
-        zone: where it is.
-    """
-
-    phase: tpu.Phase
-    state: str
-    kind: str
-    created: str | None
-    labels: Json
-    nodes: tuple[Json, ...]
-    address: str
-    zone: str
-
-
-def find_node(place: tpu.Place, call: Call, name: str) -> Seen | None:
+def find_node(place: tpu.Place, call: Call, name: str) -> tpu.Seen | None:
     """Return a plain TPU VM or a classic node; None if there is none. Raises OSError."""
     found = _get(call, f"v2/{place.node(name)}", name)
     if found is None:
         return None
     state = tpu.state_of(found)
-    return Seen(
+    return tpu.Seen(
         phase=tpu.phase_of(state),
         state=state,
         kind="preemption",
@@ -68,7 +43,7 @@ def find_node(place: tpu.Place, call: Call, name: str) -> Seen | None:
     )
 
 
-def find_request(place: tpu.Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
+def find_request(place: tpu.Place, call: Call, name: str, tpus: Sequence[str]) -> tpu.Seen | None:
     """Return a queued resource; None if there is none. Raises OSError."""
     path = f"{_QUEUE}/{place.parent}/queuedResources/{name}"
     found = _get(call, path, name)
@@ -80,7 +55,7 @@ def find_request(place: tpu.Place, call: Call, name: str, tpus: Sequence[str]) -
         each = {one: _get(call, f"v2/{place.node(one)}", one) for one in tpus}
         nodes = tuple(node for node in each.values() if node)
         state, phase = _worst(state, each)
-    return Seen(
+    return tpu.Seen(
         phase=phase,
         state=state,
         kind=kind,
@@ -117,7 +92,7 @@ def operation_address(place: tpu.Place, name: str) -> str:
     return f"{tpu.TPU}v2/{place.parent}/operations/{number}"
 
 
-def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
+def why_ill(seen: tpu.Seen, silent: Callable[[str, int], str | None]) -> str | None:
     """Return why a READY TPU does not work; its health may be missing (tensorflow/tpu#590).
 
     Args:

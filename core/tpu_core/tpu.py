@@ -146,3 +146,28 @@ def labels_of(body: Json) -> Json:
         specs = body["tpu"].get("nodeSpec", [])
         body = specs[0].get("node", {}) if specs else {}
     return dict(body.get("labels", {}))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A TPU or a queued resource as Google shows it.
+
+    Attributes:
+        phase: what the state means.
+        state: Google's own word for it, and why, if Google says so.
+        kind: what its loss counts as: preemption, failure, or shortage, which no budget bounds.
+        created: when it was created.
+        labels: with the mark of the stack that has made it.
+        nodes: the TPUs whose workers have to answer.
+        address: what the call that deletes it names.
+        zone: where it is.
+    """
+
+    phase: Phase
+    state: str
+    kind: str
+    created: str | None
+    labels: Json
+    nodes: tuple[Json, ...]
+    address: str
+    zone: str

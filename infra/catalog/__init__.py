@@ -49,6 +49,7 @@ class Catalog:
                 tuple(facts["frameworks"]),
                 tuple(entry.get("slices", ())),
                 entry.get("threadsPerCore"),
+                facts.get("quotas", {}),
             )
             for family, facts in document["families"].items()
             for name, entry in facts["types"].items()

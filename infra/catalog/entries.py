@@ -93,6 +93,8 @@ class Host:
     """Topologies of several such machines, which are connected with each other."""
     threads_per_core: int | None
     """What Google wants to be set; None: nothing."""
+    quotas: Mapping[str, str]
+    """What its chips count against: `standard`, `spot`, and as which `family` if it is shared."""
 
     def tpu_of(self, topology: str | None) -> Accelerator:
         """Return the TPU of as many machines as a topology needs, of one if it is unknown."""

@@ -136,13 +136,27 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
         "Remove it, or use architecture vm",
     )
     yield from misplaced(
-        {
-            "limits.timeToLiveHours": settings.limits.time_to_live_hours,
-            "limits.idleMinutes": settings.limits.idle_minutes,
-        },
+        {"limits.idleMinutes": settings.limits.idle_minutes, "limits.role": settings.limits.role},
         "needs the Cloud TPU API, which doesn't manage Compute Engine machines",
-        "Remove it; tpu.capacity: flex-start ends the machine after tpu.queued.runHours",
+        "Remove it; limits.timeToLiveHours ends the machine",
     )
+
+
+# docs.cloud.google.com/compute/docs/instances/limit-vm-runtime: 30 seconds to 120 days.
+_LONGEST_HOURS = 120 * 24
+
+
+def check_compute_life(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that Google can end the machine so late, and that only one setting has its end."""
+    hours = settings.limits.time_to_live_hours
+    if not settings.is_compute or hours is None:
+        return
+    if hours > _LONGEST_HOURS:
+        why = "is longer than the 120 days after which Google can end a machine of Compute Engine"
+        yield Problem("limits.timeToLiveHours", hours, why, f"Use at most {_LONGEST_HOURS}")
+    if settings.tpu.capacity is Capacity.FLEX_START:
+        why = "contradicts tpu.capacity: flex-start, which ends after tpu.queued.runHours"
+        yield Problem("limits.timeToLiveHours", hours, why, "Remove it")
 
 
 def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[str]:

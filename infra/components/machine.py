@@ -76,7 +76,7 @@ def vm_task(stack: CheckedStack) -> str:
         return _NOTHING
     if settings.jobs.enabled:
         return _JOBS
-    return _TRAIN_AND_WATCH if settings.limits.any or settings.recovery.enabled else _TRAIN
+    return _TRAIN_AND_WATCH if settings.keeps_limits else _TRAIN
 
 
 def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
@@ -173,7 +173,7 @@ def _trainer(stack: CheckedStack, machine: RunOn) -> dict[str, pulumi.Input[str]
 def _agent(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
     """Return what the agent does besides running the trainer."""
     settings, found = stack.settings, dict[str, pulumi.Input[str]]()
-    if settings.limits.any or settings.recovery.enabled:
+    if settings.keeps_limits:
         found[Metadata.LIMITS] = _limits(stack)
     if settings.jobs.enabled:
         account = stack.names.email_of(stack.names.jobs_account, settings.project)

@@ -559,19 +559,26 @@ class ComputeTpu(Tpu):
         """Return how the machine is bought, and what Google does at the end.
 
         Source: docs.cloud.google.com/compute/docs/instances/provisioning-models, and the checks of
-        google-beta 7.41 for FLEX_START.
+        google-beta 7.41 for FLEX_START. A group deletes its machines at their time limit, too
+        (docs.cloud.google.com/compute/docs/instance-groups/limit-vm-runtime-in-migs).
         """
         capacity, queued = self.settings.capacity, self.settings.queued
-        always = {"on_host_maintenance": "TERMINATE"}
+        stands = capacity not in (machines.Capacity.SPOT, machines.Capacity.FLEX_START)
+        ends = capacity is machines.Capacity.FLEX_START
+        life = self.stack.settings.limits.time_to_live_hours
+        hours = (queued and queued.run_hours) if ends else life
+        scheduling: dict[str, Any] = {
+            "on_host_maintenance": "TERMINATE",
+            "provisioning_model": "STANDARD" if stands else capacity.name,
+            "automatic_restart": stands,
+        }
         if capacity is machines.Capacity.SPOT:
-            model = {"provisioning_model": "SPOT", "preemptible": True}
-        elif capacity is machines.Capacity.FLEX_START:
-            seconds = round((queued.run_hours or 0) * _HOUR) if queued else 0
-            model = {"provisioning_model": "FLEX_START", "max_run_duration": {"seconds": seconds}}
-        else:
-            return {**always, "provisioning_model": "STANDARD", "automatic_restart": True}
-        ends = {"automatic_restart": False, "instance_termination_action": "DELETE"}
-        return {**always, **model, **ends}
+            scheduling["preemptible"] = True
+        if hours:
+            scheduling["max_run_duration"] = {"seconds": round(hours * _HOUR)}
+        if hours or not stands:
+            scheduling["instance_termination_action"] = "DELETE"
+        return scheduling
 
     def _reservation(self) -> Any:
         """Return which reservation the machine comes from; None for spot, which uses none."""

@@ -162,7 +162,9 @@ class InstanceGroup(pulumi.ComponentResource):
             *(_shielded(vm), account, tags, named, stack.labels),
         ]
         return gcp.compute.InstanceTemplate(
-            "template",
+            # The engine keeps what is ignored also if it replaces a resource, and another version
+            # needs its own lock: so it is another resource.
+            f"template-{stack.trainer_tensorflow}",
             name=machine.name_by_content(stack.names.vm, content),
             project=stack.settings.project,
             machine_type=vm.machine_type,
@@ -180,7 +182,7 @@ class InstanceGroup(pulumi.ComponentResource):
                 ignore_changes=[
                     *names.KEPT_LABEL,
                     *(f'metadata["{key}"]' for key in (Metadata.STARTUP_SCRIPT, *kept)),
-                ]
+                ],
             ),
         )
 

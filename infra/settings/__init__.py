@@ -207,8 +207,8 @@ class LimitsSettings(Section):
     time_to_live_hours: float | None = Field(default=None, ge=0.5, le=8760)
     """Hours until the TPU is deleted. TPUs that recovery creates in its place count as the same
     one. A TPU that you recreate starts again at 0. At the limit, the VM that ran the training is
-    stopped as well, unless `vm.instanceGroup` is set. `pulumi up --refresh` brings both back. No
-    limit by default.
+    stopped as well, unless `vm.instanceGroup` is set. `pulumi up --refresh` brings both back. With
+    `architecture: compute`, Google deletes the machine: at most 2880. No limit by default.
     """
     idle_minutes: float | None = Field(default=None, ge=10, le=10080)
     """Minutes for which a TPU can be READY while nothing trains. Then it is stopped. If Google
@@ -371,6 +371,14 @@ class StackSettings(Section, strict=False):
     def is_compute(self) -> bool:
         """Whether the TPU is a machine of Compute Engine, which is the stack's only machine."""
         return self.architecture is machines.Architecture.COMPUTE
+
+    @property
+    def keeps_limits(self) -> bool:
+        """Whether a machine of the stack takes TPUs down, or recreates them.
+
+        Compute Engine ends its own machines, and `tpustack recover` recreates them.
+        """
+        return (self.limits.any or self.recovery.enabled) and not self.is_compute
 
     @property
     def trains_on_tpu(self) -> bool:

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from localcloud.testing import Session
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
+from tpu_core.paths import STATE
 from tpu_training.goodput.ledger import File, Ledger, Span, read
 from tpustack.cloud.google import Google
 from tpustack.commands import recovery
@@ -280,6 +281,7 @@ def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
         zone="us-east5-a",
         vm={},
         tpu={"acceleratorType": "ct6e-standard-4t", "capacity": "spot"},
+        limits={"timeToLiveHours": 8},
         training={"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"},
     )
     outputs = engine.up(ignore).outputs
@@ -291,7 +293,13 @@ def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
     cloud.run("faults", "preempt", outputs["tpu_name"])
     wait(lambda: google.get(machine).status_code == 404, "its end")
     assert "The VM is back." in recover_(engine, "--loop")
-    assert google.get(machine).json()["id"] != first
+    second = google.get(machine).json()
+    assert second["id"] != first
+    # Google counts the hours of each machine anew, and the bucket those of the first.
+    assert second["scheduling"]["maxRunDuration"] == {"seconds": str(8 * 3600)}
+    state = f"https://storage.googleapis.com/storage/v1/b/{outputs['bucket_name']}/o/"
+    lives = google.get(state + quote(STATE, safe=""), params={"alt": "media"}).json()["lives"]
+    assert len(lives[outputs["tpu_name"]]) == 1
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
 

@@ -354,13 +354,23 @@ def _guard() -> None:
 def _limits(stack: str | None) -> None:
     """Delete a stack's TPUs past limits.timeToLiveHours.
 
+    On Compute Engine also what is left of a slice that lost a machine for good.
+
     Run it on a schedule, because the VM that does it may be preempted, stopped or hung.
     """
     from tpu_agent.limits import LimitEnforcer
     from tpu_core import google, tpu
+    from tpustack.recovery.machines import end_machines
 
     stack = named(stack)
     settings = load(stack)
+
+    def say(text: str) -> None:
+        click.echo(console.line(text))
+
+    if settings.is_compute:
+        end_machines(Google(), settings, stack, say)
+        return
     hours, names = settings.limits.time_to_live_hours, names_of(settings, stack)
     if hours is None:
         click.echo(f"{stack} has no limits.timeToLiveHours, so there is nothing to do.")
@@ -370,9 +380,7 @@ def _limits(stack: str | None) -> None:
     client = google.Client(Google().exchange)
     # The agent's own code decides, so that both judge alike. Only the machine itself can tell
     # whether nothing trains, so the idle limit is left to it.
-    enforcer = LimitEnforcer(
-        place, client, lambda: True, time.time, lambda text: click.echo(console.line(text))
-    )
+    enforcer = LimitEnforcer(place, client, lambda: True, time.time, say)
     limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
     try:
         enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))

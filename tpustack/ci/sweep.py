@@ -21,14 +21,13 @@ from infra.resources.vertex import UNENDED, account_of
 from tpu_core.google import vertex_root
 from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
-from tpustack.cloud.google import Forbidden, Google, NotFound, parse_time, says_disabled
+from tpustack.cloud.google import COMPUTE, Forbidden, Google, NotFound, parse_time, says_disabled
 from tpustack.errors import TpustackError
 
 # Bounds what a mistake in the branches or the backend can cost.
 MOST_STACKS, MOST_ORPHANS = 10, 60
 # Google's lists may lag behind what a run does; a run itself is known by its stack.
 SETTLED = timedelta(hours=2)
-COMPUTE = "https://compute.googleapis.com/compute/v1"
 _STORAGE = "https://storage.googleapis.com/storage/v1"
 _TPU = "https://tpu.googleapis.com/v2"
 _IAM = "https://iam.googleapis.com/v1"

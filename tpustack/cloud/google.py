@@ -6,18 +6,21 @@ SSL_CERT_FILE), as for every other client of Google's.
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from infra import credentials
+from infra.names import Names
 from tpu_core import google as core
 from tpustack.errors import TpustackError, UsageError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
+COMPUTE = "https://compute.googleapis.com/compute/v1"
 _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 # Seconds for which a read is repeated. A write is sent once: it may have been carried out although
 # its answer was lost, and a second custom job costs money.
@@ -262,7 +265,11 @@ def require_project(project: str) -> None:
 # A stack's TPUs, in the zones that they may be in: the agent may have moved them.
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
-_INSTANCES = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances"
+_INSTANCES = f"{COMPUTE}/projects/{{}}/zones/{{}}/instances"
+INSTANCE = f"{_INSTANCES}/{{}}"
+"""The address of an instance, by project, zone and name."""
+GROUPS = f"{COMPUTE}/projects/{{}}/zones/{{}}/instanceGroupManagers/{{}}"
+"""The address of a managed instance group, by project, zone and name."""
 # What an instance with a TPU is, in the words of the TPU API; any other status is its end.
 _STATES = {"RUNNING": "READY", "PROVISIONING": "CREATING", "STAGING": "CREATING"}
 
@@ -273,7 +280,7 @@ def _as_node(instance: Mapping[str, Any]) -> dict[str, Any]:
         "name": instance["name"],
         "state": _STATES.get(instance["status"], "TERMINATED"),
         "acceleratorType": instance["machineType"].rpartition("/")[2],
-        "createTime": instance["creationTimestamp"],
+        "createTime": in_utc(instance["creationTimestamp"]),
     }
 
 
@@ -286,11 +293,12 @@ class Nodes:
     def __init__(self, google: Google, project: str, *, compute: bool = False) -> None:
         listed = _listed_instances if compute else _listed
         self._of = functools.cache(functools.partial(listed, google, project))
+        self._whole = functools.partial(_whole, google, project)
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it."""
         nodes = ((zone, self._of(zone).get(name)) for zone in zones)
-        return next(((zone, node) for zone, node in nodes if node), None)
+        return next(((zone, self._whole(zone, node)) for zone, node in nodes if node), None)
 
 
 def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
@@ -309,9 +317,101 @@ def _listed_instances(google: Google, project: str, zone: str) -> dict[str, dict
         told = instance.get("metadata", {}).get("items", ())
         for group in (item["value"] for item in told if item["key"] == "created-by"):
             name = group.rpartition("/")[2]
-            if name not in found or found[name]["state"] == "READY":
-                found[name] = {**node, "name": name}
+            known = found.get(name, {**node, "machines": 0})
+            worst = known if known["state"] != "READY" else node
+            found[name] = {**worst, "name": name, "machines": known["machines"] + 1}
     return found
+
+
+def _whole(google: Google, project: str, zone: str, node: dict[str, Any]) -> dict[str, Any]:
+    """Return a TPU; a slice not as READY if Google lists fewer machines than it has to have."""
+    if "machines" not in node or node["state"] != "READY":
+        return node
+    try:
+        group = google.get(GROUPS.format(project, zone, node["name"]))
+    except NotFound:
+        return {**node, "state": "TERMINATED"}
+    missing = int(group["targetSize"]) > node["machines"]
+    return {**node, "state": "TERMINATED" if settles(group) else "CREATING"} if missing else node
+
+
+def settles(group: Mapping[str, Any]) -> bool:
+    """Return whether a managed group stays as it is: nothing is done with any of its machines."""
+    status = group["status"]
+    making = status.get("bulkInstanceOperation", {}).get("inProgress", False)
+    return bool(status["isStable"] and not making)
+
+
+_METRICS = (
+    "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/{}/consumerQuotaMetrics"
+)
+
+
+def quota_metrics(
+    google: Google, project: str, api: str, name: str = ""
+) -> Iterator[dict[str, Any]]:
+    """Yield the metrics of an API's quotas; with a name only the one of this name."""
+    for one in google.pages(_METRICS.format(project, api), "metrics", {"pageSize": 200}):
+        if not name or one["metric"] == f"{api}/{name}":
+            yield one
+
+
+_UNLIMITED = -1
+
+
+Place = Mapping[str, str]
+
+
+def place_of(zone: str, **more: str) -> Place:
+    """Return the dimensions of a quota in a zone."""
+    return {"zone": zone, "region": zone.rpartition("-")[0], **more}
+
+
+class Limit(NamedTuple):
+    """How much of a metric a project may use, and where: the zone or its region."""
+
+    height: float
+    place: str
+
+    def __str__(self) -> str:
+        height = "unlimited" if self.height == math.inf else f"{self.height:g}"
+        return f"{height} in {self.place}"
+
+
+def limits_in(metrics: Iterable[dict[str, Any]], place: Place) -> dict[str, Limit]:
+    """Return the lowest limit in a place of each metric."""
+    found: dict[str, Limit] = {}
+    for metric in metrics:
+        name = metric["metric"].partition("/")[2]
+        for entry in metric.get("consumerQuotaLimits", ()):
+            if limit := _limit(entry.get("quotaBuckets", ()), place):
+                found[name] = min(found.get(name, limit), limit)
+    return found
+
+
+def _limit(buckets: Iterable[dict[str, Any]], place: Place) -> Limit | None:
+    fitting = [one for one in buckets if one.get("dimensions", {}).items() <= place.items()]
+    if not fitting:
+        return None
+    # The most specific one comes last.
+    height = int(fitting[-1].get("effectiveLimit", "0"))
+    where = "region" if "region" in fitting[-1].get("dimensions", {}) else "zone"
+    return Limit(math.inf if height == _UNLIMITED else height, place[where])
+
+
+def others_in(
+    google: Google, project: str, region: str, names: Names
+) -> Iterator[tuple[str, bool]]:
+    """Yield machine type, and whether it takes the quota of spot, of others' machines in a region.
+
+    One that was stopped holds no quota.
+    """
+    for one in google.pages(f"{COMPUTE}/projects/{project}/aggregated/instances", "instances"):
+        here = one["zone"].rpartition("/")[2].startswith(f"{region}-")
+        own = one["name"] == names.tpu or one["name"].startswith(f"{names.tpu}-")
+        if here and not own and one["status"] != "TERMINATED":
+            model = one.get("scheduling", {}).get("provisioningModel")
+            yield one["machineType"].rpartition("/")[2], model in ("SPOT", "FLEX_START")
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
@@ -327,7 +427,7 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
             whole = _listed_instances(google, outputs["project"], zone).get(name)
             if whole is None:
                 raise
-            return zone, whole
+            return zone, _whole(google, outputs["project"], zone, whole)
         return zone, _as_node(one)
     # The last zone's NotFound goes to the caller, so that its message names an address.
     *first, last = zones_of(outputs)
@@ -340,6 +440,11 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the zones that a stack's TPUs may be in, by its outputs."""
     return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))
+
+
+def in_utc(text: str) -> str:
+    """Return a time as the TPU API writes it, which knows no other zone than UTC."""
+    return f"{parse_time(text).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 # Python 3.10 reads no fractions of nanoseconds, and no Z.

@@ -22,10 +22,11 @@ import yaml
 from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
 from infra import checks, cost
 from infra.catalog import Catalog
+from infra.catalog.entries import Accelerator
 from infra.checks.project import LONGEST_PREFIX
 from infra.names import in_bucket_names
 from infra.settings import StackSettings, base, parse
-from infra.settings.machines import Capacity, RunOn
+from infra.settings.machines import Architecture, Capacity, RunOn
 from tpu_core.words import money
 from tpustack import console, errors, stacks
 from tpustack.cloud.google import Google, NotFound
@@ -48,7 +49,8 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 @click.option(
     "--accelerator-type",
     shell_complete=console.accelerators,
-    help="Type and size of the TPU, for example v5litepod-4.",
+    help="Type and size of the TPU, for example v5litepod-4; a machine type such as "
+    "ct6e-standard-4t makes it one of Compute Engine, for jobs of JAX or PyTorch.",
 )
 @click.option(
     "--capacity",
@@ -64,7 +66,7 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
     "--run-on",
     type=click.Choice([str(machine) for machine in RunOn]),
     help="What trains: the VM, which drives the TPU by gRPC (the default), or the TPU VM itself, "
-    "as Google documents.",
+    "as Google documents. On Compute Engine only tpu.",
 )
 @click.option(
     "--owner",
@@ -166,7 +168,7 @@ def _asked(stack: str, given: dict[str, str], catalog: Catalog) -> dict[str, str
         ask("accelerator_type", "TPU", types[0] if types else None)
     if "capacity" not in answers:
         region = answers["zone"].rpartition("-")[0]
-        tpu = catalog.accelerators.get(answers["accelerator_type"])
+        tpu = catalog.accelerator(answers["accelerator_type"])
         for way in _OFFERED:
             price = catalog.prices.tpu(tpu, region, way) if tpu else None
             shown = f"{money(price.amount)} an hour" if price else cost.UNKNOWN
@@ -204,8 +206,12 @@ _OF_A_PERSON: Mapping[str, Any] = {
     "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
     "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
 }
+_OF_A_HOST: Mapping[str, Any] = {
+    "tpu-stack:limits": {"timeToLiveHours": 12},
+    "tpu-stack:jobs": {"enabled": True},
+}
 _HEADING = """# Made by `tpustack init`. `tpustack settings` describes every setting.
-# limits: the TPU is deleted after so many hours, and stopped or deleted when nothing trains on it.
+# limits: the TPU is deleted after timeToLiveHours, and stopped or deleted if it is idle so long.
 # bucket.forceDestroy: `pulumi destroy` deletes the bucket with all results. Remove it to keep them.
 # bucket.softDeleteDays: 0, since Google bills what it keeps of deleted and replaced objects.
 """
@@ -224,29 +230,34 @@ class Answers:
     capacity: str
     data: str = ""
     owner: str = ""
-    run_on: str = str(RunOn.VM)
+    run_on: str = ""
 
     def config(self, catalog: Catalog) -> dict[str, Any]:
         """Return the stack file's configuration."""
         tpu = {"acceleratorType": self.accelerator_type}
-        if runtime := runtime_for(self.accelerator_type, catalog, self.run_on):
+        is_host = self.accelerator_type in catalog.hosts
+        run_on = self.run_on or str(RunOn.TPU if is_host else RunOn.VM)
+        if runtime := runtime_for(self.accelerator_type, catalog, run_on):
             tpu["runtimeVersion"] = runtime
         training = {"data": self.data} if self.data else {}
-        if self.run_on != RunOn.VM:
-            training["runOn"] = self.run_on
+        if run_on != RunOn.VM:
+            training["runOn"] = run_on
         return {
             parse.PROJECT_KEY: self.project,
             **({"tpu-stack:owner": self.owner} if self.owner else {}),
+            **({"tpu-stack:architecture": str(Architecture.COMPUTE)} if is_host else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
             # Defaults are left out: the file shows what was chosen.
             **({"tpu-stack:training": training} if training else {}),
             **_OF_A_PERSON,
+            # What Compute Engine lacks and, on all its generations, has.
+            **(_OF_A_HOST if is_host else {}),
         }
 
 
 _NAME = "NAME"
-_DATA = "training.data"
+_DATA, _RUN_ON = "training.data", "training.runOn"
 # The settings whose problems are those of an answer.
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "project": (parse.PROJECT_KEY,),
@@ -256,7 +267,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "capacity": ("tpu.capacity",),
     "data": (_DATA,),
     "owner": ("owner",),
-    "run_on": ("training.runOn",),
+    "run_on": (_RUN_ON,),
 }
 # What every stack needs.
 _REQUIRED = ("project", "zone", "accelerator_type", "capacity", "backend", "secrets_provider")
@@ -298,7 +309,7 @@ def runtime_for(accelerator_type: str, catalog: Catalog, run_on: str = RunOn.VM)
 
 def _zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
     """Return the zones that have TPUs, or those that have one type."""
-    types = catalog.accelerators.values()
+    types = _types(catalog)
     return sorted(
         {zone for tpu in types if accelerator_type in (None, tpu.name) for zone in tpu.zones}
     )
@@ -306,7 +317,12 @@ def _zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
 
 def _types_in(zone: str, catalog: Catalog) -> list[str]:
     """Return the types of TPU in a zone, smallest first within a family."""
-    return [tpu.name for tpu in catalog.accelerators.values() if zone in tpu.zones]
+    return [tpu.name for tpu in _types(catalog) if zone in tpu.zones]
+
+
+def _types(catalog: Catalog) -> list[Accelerator]:
+    """Return those of the Cloud TPU API, then those of Compute Engine."""
+    return [*catalog.accelerators.values(), *(host.tpu for host in catalog.hosts.values())]
 
 
 def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[base.Problem]:
@@ -324,7 +340,7 @@ def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[base.Pro
     return [
         problem
         for problem in found
-        if problem.setting == _DATA or not problem.setting.startswith(_NOT_ASKED)
+        if problem.setting in (_DATA, _RUN_ON) or not problem.setting.startswith(_NOT_ASKED)
     ]
 
 

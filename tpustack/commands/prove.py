@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import click
 
+from infra.apis import TPU_API
 from infra.catalog import Catalog, entries
 from infra.checks.context import without_tpus
 from infra.deployer import every_permission
@@ -32,7 +33,7 @@ from infra.settings.machines import Capacity
 from tpu_core import google as core
 from tpu_core.words import duration, money
 from tpustack import console, engine, errors, live, stacks
-from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound
+from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound, quota_metrics
 
 NAME: Final = "tpu-stack-prove"
 """The label of a proof's TPU VM, which holds when the proof ends at the latest, in seconds since
@@ -362,7 +363,7 @@ def runtimes(proof: Proof) -> tuple[bool, str]:
 
 def quota(proof: Proof) -> tuple[bool, str]:
     """Ask whether the TPU's quota metric has the name that `check --live` expects."""
-    listed = proof.google.pages(live.METRICS.format(proof.plan.project), "metrics")
+    listed = quota_metrics(proof.google, proof.plan.project, TPU_API)
     names = [metric["metric"].partition("/")[2] for metric in listed]
     fitting = [name for name in names if live.counts(name, proof.plan.tpu, Capacity.SPOT)]
     return bool(fitting), ", ".join(fitting or names) or "no metrics"

@@ -7,7 +7,7 @@ can't. What the state knows decides what is recreated, so a preview afterwards s
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -15,12 +15,12 @@ import click
 from tpu_core import times, tpu
 from tpustack import console, errors
 from tpustack.ci import forge
-from tpustack.cloud.google import Google, Nodes, NotFound, zones_of
+from tpustack.cloud.google import Google, Nodes, zones_of
 from tpustack.engine import named
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
-from tpustack.logs.serial import INSTANCE
 from tpustack.recovery.locks import LockedError, holder_names, locked_message
+from tpustack.recovery.machines import Lives, lost_slices, lost_vms
 from tpustack.recovery.repair import Recovery
 
 
@@ -90,25 +90,26 @@ def _bring_back(engine: Stack) -> None:
     lost = lost_tpus(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
         click.echo(f"The TPU {name} is {state}; it is recreated.")
-    vms = lost_vms(google, resources)
+    lives = Lives(google, str(outputs.get("bucket_name")), resources, click.echo)
+    vms = lives.left(lost_vms(google, resources))
     for urn, state in vms.items():
         click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
-    slices = lost_slices(google, resources)
+    slices = lives.left(lost_slices(google, resources))
     for urn, state in slices.items():
         name = urn.rpartition("::")[2]
         click.echo(f"The TPU is {state} ({name}); all its machines are deleted and recreated.")
     if lost or vms or slices:
         urns = [*(tpu_urns(resources) if lost else ()), *vms, *slices]
         engine.renew(urns, console.say, tuple(slices))
+        lives.note((*vms, *slices))
         tpus = lost or slices
         back = "TPU and the VM are" if tpus and vms else "TPU is" if tpus else "VM is"
         click.echo(f"The {back} back.")
         click.echo("A trainer continues from its last checkpoint.")
 
 
-# --- TPUs and VMs that Google has taken.
+# --- TPUs that Google has taken.
 
-_VM = "gcp:compute/instance:Instance"
 # The forms of a TPU, and what waits for one out of the queue.
 _TYPES = (
     "gcp:tpu/v2Vm:V2Vm",
@@ -129,7 +130,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         TpustackError: when the caller may not look, with the API's own message.
     """
     if outputs.get("architecture") == "compute":
-        return {}  # `lost_vms` and `lost_slices` find it.
+        return {}  # `lost_vms` and `lost_slices` (recovery/machines.py) find it.
     found = {}
     nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
@@ -137,62 +138,6 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         state = node[1].get("state", "") if node else "gone"
         if node is None or tpu.phase_of(state) == "lost":
             found[name] = state
-    return found
-
-
-def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
-
-    A machine with a TPU is one of them.
-    An instance group brings its VM back; a VM that is not preemptible was stopped on purpose.
-    Raises TpustackError when the caller may not look.
-    """
-    found = {}
-    for resource in resources:
-        vm = resource.get("outputs") or {}
-        if resource["type"] != _VM or not (vm.get("scheduling") or {}).get("preemptible"):
-            continue
-        try:
-            state = google.get(INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
-        except NotFound:
-            state = "gone"
-        # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
-        if state in ("TERMINATED", "gone"):
-            found[resource["urn"]] = state
-    return found
-
-
-_GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
-_GROUPS = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instanceGroupManagers/{}"
-
-
-def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the URNs of the groups in a stack's state that are slices lost for good.
-
-    Google recreates a slice that failed in capacity that it manages, but none of which a machine
-    was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery), and such a slice
-    can't be completed. A group that isn't stable is being changed, or will be; it is left alone.
-    Raises TpustackError when the caller may not look.
-    """
-    found = {}
-    for resource in resources:
-        declared = resource.get("outputs") or {}
-        if resource["type"] != _GROUP or not declared.get("targetSizePolicies"):
-            continue
-        url = _GROUPS.format(declared["project"], declared["zone"], declared["name"])
-        try:
-            group = google.get(url)
-            listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
-        except NotFound:
-            found[resource["urn"]] = "gone"
-            continue
-        status, size = group["status"], int(group["targetSize"])
-        if not status["isStable"] or status.get("bulkInstanceOperation", {}).get("inProgress"):
-            continue
-        # One that does not exist has no status. Google restarts one that is stopped.
-        missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
-        if missing > 0:
-            found[resource["urn"]] = f"without {missing} of its {size} machines"
     return found
 
 
@@ -212,6 +157,14 @@ def repeat(
     chance: Callable[[], float] = random.random,
 ) -> None:
     """Call `once` each minute, for ever; after failures in a row each time later, up to an hour."""
+    for pause in looks(once, say, chance):
+        sleep(pause)
+
+
+def looks(
+    once: Callable[[], object], say: Callable[[str], None], chance: Callable[[], float]
+) -> Iterator[float]:
+    """Call `once` for each pause that is asked for, and yield the seconds until the next."""
     failures = 0
     while True:
         try:
@@ -221,4 +174,4 @@ def repeat(
             failures += 1
             say(f"trying again: {error}")
         pause = times.backoff(failures, LOOK_SECONDS, _LONGEST_SECONDS, chance)
-        sleep(pause if failures else LOOK_SECONDS)
+        yield pause if failures else LOOK_SECONDS

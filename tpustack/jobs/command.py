@@ -89,9 +89,11 @@ def submit(
         if idle_stop is not None:
             queue.store.write(paths.IDLE_STOP, records.dump({"minutes": idle_stop}))
         elif on_demand and not on_demand[1].limits.any:
+            cure = "use --idle-stop MINUTES, or set limits.idleMinutes"
+            if on_demand[1].is_compute:
+                cure = "set limits.timeToLiveHours"
             warnings.append(
-                f"nothing deletes the TPU of the stack {stack} after the job. Use "
-                "--idle-stop MINUTES, or set limits.idleMinutes"
+                f"nothing deletes the TPU of the stack {stack} after the job: {cure}"
             )
     for warning in filter(None, warnings):
         console.say(f"warning: {warning}")

@@ -218,8 +218,13 @@ def require_on_demand(
     if stack is None:
         raise UsageError("--create and --idle-stop need --stack NAME")
     settings = stacks.load(stack)
+    if idle_stop is not None and settings.is_compute:
+        raise UsageError(
+            "--idle-stop: with architecture compute nothing ends an idle TPU. Leave it out; "
+            "limits.timeToLiveHours ends the TPU"
+        )
     # Without limits or recovery, the machine's account has no role to delete TPUs.
-    if idle_stop is not None and not (settings.limits.any or settings.recovery.enabled):
+    if idle_stop is not None and not settings.keeps_limits:
         raise UsageError(
             f"--idle-stop: the machine of the stack {stack} may not take its TPU down. Set "
             "limits.idleMinutes or limits.timeToLiveHours in its file, which gives it the role, "

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 from tpu_core import words
 from tpu_training.goodput.ledger import read
 from tpustack import errors, goodput
-from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, says_disabled
+from tpustack.cloud.google import INSTANCE, Forbidden, Google, NotFound, look_up, says_disabled
 from tpustack.console import unbroken
 from tpustack.logs.diagnosis import Log
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 # Seconds after which the VM is looked at. TensorFlow compiles a large model for longer than that,
 # and a VM installs packages without a word.
 SILENCE = 300.0

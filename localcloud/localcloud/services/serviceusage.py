@@ -6,6 +6,7 @@ from urllib.parse import quote
 from localcloud.core import Api, ApiError, Call, Cloud, Collection, Json, invalid, page, projects
 from localcloud.core.errors import error_info, failed_precondition, not_found
 from localcloud.core.store import EMPTY, Record, Work, effect
+from localcloud.services.compute import catalog as machines
 from localcloud.services.tpu import catalog
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
@@ -187,10 +188,9 @@ def _operation_view(name: str, record: Record) -> Json:
     return view
 
 
-# Quotas of TPUs by metric, limit and zone.
+# Quotas of TPUs: by metric and zone, and those of Compute Engine by metric and region.
 
-_TPU = "tpu.googleapis.com"
-_UNIT = "1/{project}/{zone}"
+_TPU, _COMPUTE = "tpu.googleapis.com", "compute.googleapis.com"
 # "The limit is unlimited", in the words of the discovery document.
 _UNLIMITED = "-1"
 _METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas", resources_of)
@@ -198,41 +198,68 @@ _METRICS = Collection(API, "services.consumerQuotaMetrics", "serviceusage.quotas
 
 @_METRICS.method("list", verb="get", versions=("v1beta1",))
 def list_quotas(cloud: Cloud, call: Call) -> Json:
-    """Return the quotas of an API; only Cloud TPU has any here.
+    """Return the quotas of an API; only TPUs have any here.
 
-    Limits are the ones of the setting `quota`; without an entry there is no limit. The buckets have
-    one for the region and one for each zone.
+    Limits are the ones of the settings `quota` and `compute.quota`; without an entry there is no
+    limit. The buckets have one for all places and one for each.
     """
     _, project, _, service = call.params["parent"].split("/")
-    if service != _TPU:
-        return page(call, "metrics", [])
-    limits = cloud.setting("quota")
-    metrics = {
-        one.quota_metric(preemptible=spot): one.metric(preemptible=spot)
-        for one in catalog.accelerators().values()
-        for spot in (False, True)
-    }
-    number = projects.number(projects.identifier(cloud, project))
-    shown = [
-        _quota_view(f"projects/{number}/services/{service}", metric, limits.get(limit))
-        for metric, limit in sorted(metrics.items())
-    ]
+    parent = f"projects/{projects.number(projects.identifier(cloud, project))}/services/{service}"
+    of = {_TPU: _of_nodes, _COMPUTE: _of_machines}.get(service)
+    found = of(cloud) if of else {}
+    shown = [_quota_view(parent, metric, *found[metric]) for metric in sorted(found)]
     return page(call, "metrics", shown)
 
 
-# A metric has one limit here, by project and zone; its name in a path is percent-encoded.
-def _quota_view(parent: str, metric: str, limit: int | None) -> Json:
+Buckets = tuple[str, list[tuple[dict[str, str], int | None]]]
+
+
+def _of_nodes(cloud: Cloud) -> dict[str, Buckets]:
+    limits, found = cloud.setting("quota"), dict[str, Buckets]()
+    for one in catalog.accelerators().values():
+        for spot in (False, True):
+            limit = limits.get(one.metric(preemptible=spot))
+            everywhere = [({"zone": zone}, limit) for zone in catalog.zones()]
+            found[one.quota_metric(preemptible=spot)] = ("zone", [({}, limit), *everywhere])
+    return found
+
+
+def _of_machines(cloud: Cloud) -> dict[str, Buckets]:
+    """Return the quotas of machines with a TPU; generations that share one have their own part."""
+    limits, found = cloud.setting("compute.quota"), dict[str, Buckets]()
+    for about in machines.tpu_machines().values():
+        quotas = about["quotas"]
+        for kind in ("standard", "spot") if quotas else ():
+            own = (
+                {"tpu_family": quotas["family"]}
+                if kind == "standard" and "family" in quotas
+                else {}
+            )
+            given = limits.get(quotas[kind], {})
+            regions = sorted({zone.rpartition("-")[0] for zone in about["zones"]})
+            buckets = [({"region": one, **own}, given.get(one)) for one in regions]
+            found[f"{_COMPUTE}/{quotas[kind].lower()}"] = ("region", buckets)
+    return found
+
+
+# A metric has one limit here, by project and place; its name in a path is percent-encoded.
+def _quota_view(
+    parent: str, metric: str, place: str, limits: list[tuple[dict[str, str], int | None]]
+) -> Json:
     name = f"{parent}/consumerQuotaMetrics/{quote(metric, safe='')}"
-    effective = _UNLIMITED if limit is None else str(limit)
     buckets = [
-        {"effectiveLimit": effective, "defaultLimit": "0", "dimensions": {"zone": zone}}
-        for zone in catalog.zones()
+        {
+            "effectiveLimit": _UNLIMITED if limit is None else str(limit),
+            "defaultLimit": "0",
+            **({"dimensions": dimensions} if dimensions else {}),
+        }
+        for dimensions, limit in limits
     ]
     one = {
-        "name": f"{name}/limits/{quote('/project/zone', safe='')}",
+        "name": f"{name}/limits/{quote(f'/project/{place}', safe='')}",
         "metric": metric,
-        "unit": _UNIT,
-        "quotaBuckets": [{"effectiveLimit": effective, "defaultLimit": "0"}, *buckets],
+        "unit": f"1/{{project}}/{{{place}}}",
+        "quotaBuckets": buckets,
     }
     shown = {"name": name, "metric": metric, "displayName": metric.partition("/")[2]}
     return shown | {"consumerQuotaLimits": [one], "unit": "1"}

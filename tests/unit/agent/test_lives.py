@@ -14,8 +14,8 @@ from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.limits import LimitEnforcer
-from tpu_agent.memory import birth
 from tpu_core.google import Json
+from tpu_core.memory import birth
 from tpu_core.tpu import Place
 
 from .conftest import PARENT, PROJECT, TPU, ZONE, state

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
-from bootstrap.settings import BootstrapError, parse
+from bootstrap.settings import BootstrapError, parse, rights_of
 from tpustack import bootstrap
 from tpustack.errors import UsageError
 from tpustack.project import root
+
+from .conftest import write_stack
 
 RIGHT: dict[str, object] = {
     "gcp:project": "some-project",
@@ -17,6 +21,8 @@ RIGHT: dict[str, object] = {
     "tpu-stack-bootstrap:environments": {"dev": {"project": "project-dev"}},
 }
 
+HOST = {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"}
+
 
 def test_two_settings_are_enough() -> None:
     settings = parse(RIGHT, "pipeline")
@@ -25,6 +31,23 @@ def test_two_settings_are_enough() -> None:
     assert settings.account_of("requests", "preview") == "tpu-stack-ci-requests-preview"
     assert settings.all_projects == ("project-dev",)
     assert settings.branch == "main"
+
+
+@pytest.mark.parametrize(
+    ("more", "limited"),
+    [
+        ({}, False),
+        # Compute Engine ends it, so that no machine needs a role; `ci limits` counts its lives.
+        ({"limits": {"timeToLiveHours": 8}}, True),
+        ({"tpu": {**HOST, "topology": "4x4"}}, True),
+    ],
+)
+def test_limits_run_for_compute_engine_by_hours_or_for_a_slice_and_need_no_role(
+    tmp_path: Path, more: dict[str, object], limited: bool
+) -> None:
+    compute = {"architecture": "compute", "training": {"runOn": "tpu"}, "zone": "us-east5-a"}
+    write_stack(tmp_path, "dev", **{**compute, "tpu": HOST, **more})
+    assert rights_of(parse(RIGHT, "pipeline"), tmp_path)["dev"].limited == limited
 
 
 def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill_in() -> None:

@@ -52,7 +52,7 @@ def surroundings(settings: StackSettings, context: Context) -> Iterator[Call]:
     yield "iam.googleapis.com", f"{iam}/serviceAccounts", {}, account
     yield from _network(settings, context)
     yield from _bucket(settings, context)
-    if settings.limits.any:
+    if settings.keeps_limits:
         role = {"roleId": names.limits_role, "role": {"includedPermissions": ["tpu.nodes.stop"]}}
         yield "iam.googleapis.com", f"{iam}/roles", {}, role
     yield from _budget(settings, context)

@@ -14,10 +14,13 @@ from .generate_values import (
     CATALOG,
     GIVEN_GIB,
     GIVEN_NETWORK,
+    HOST_ZONES,
+    HOSTS,
     MACHINES,
     PROJECT,
     RUNTIMES,
     SERVED,
+    TOPOLOGIES,
     VERSIONS,
     VM_CAPACITIES,
     ZONES,
@@ -56,6 +59,36 @@ def stack(chance: Random) -> Json:
         made["budget"] = budget(chance)
     for _ in range(chance.choice((0, 0, 0, 1, 1, 2, 3))):
         chance.choice(_CHANGES)(chance, made)
+    return {"gcp:project": PROJECT} | {f"tpu-stack:{key}": value for key, value in made.items()}
+
+
+def compute_stack(chance: Random) -> Json:
+    """The configuration of a stack file whose TPU is one or several machines of Compute Engine."""
+    name = chance.choice(HOSTS)
+    host = CATALOG.hosts[name]
+    tpu: Json = {"acceleratorType": name, "externalIps": chance.random() < 0.2}
+    tpu["capacity"] = chance.choice(("on-demand", "spot", "reserved", "flex-start"))
+    if tpu["capacity"] == "reserved":
+        full = f"projects/{PROJECT}/locations/{host.tpu.zones[0]}/reservations/mine"
+        tpu["queued"] = {"reservation": chance.choice(("mine", full))}
+    if tpu["capacity"] == "flex-start":
+        tpu["queued"] = {"runHours": chance.choice((0.17, 2.5, 168))}
+    if chance.random() < 0.5:
+        tpu["topology"] = chance.choice((host.tpu.topology, *host.slices))
+    if chance.random() < 0.3:
+        tpu |= {"bootDiskGib": chance.choice((100, 65536)), "secureBoot": chance.random() < 0.5}
+    made: Json = {
+        "zone": chance.choice(host.tpu.zones),
+        "architecture": "compute",
+        "tpu": tpu,
+        "training": {"runOn": "tpu"},
+        "jobs": {"enabled": True},
+        "labels": chance.choice(({}, {"team": "vision"})),
+    }
+    if tpu["capacity"] != "flex-start" and chance.random() < 0.3:
+        made["limits"] = {"timeToLiveHours": chance.choice((0.5, 8, 2880))}
+    for _ in range(chance.choice((0, 0, 0, 1, 1, 2))):
+        chance.choice(_COMPUTE_CHANGES)(chance, made)
     return {"gcp:project": PROJECT} | {f"tpu-stack:{key}": value for key, value in made.items()}
 
 
@@ -190,6 +223,22 @@ def _data_disks(chance: Random, made: Json) -> None:
         value = disks[0].get(name, value)
     made["tpu"] = {**made["tpu"], "dataDisks": [{**disks[0], name: value}, *disks[1:]]}
 
+
+_COMPUTE_CHANGES: tuple[Change, ...] = (
+    _top("zone", lambda c: c.choice([*HOST_ZONES, "us-west1-b", "us-central1-x", "mars-north1-a"])),
+    _top("limits", lambda c: {"timeToLiveHours": c.choice((12, 2881, 8760))}),
+    _top("labels", labels),
+    _top("training", lambda c: {"runOn": "tpu", "tensorflowVersion": "2.19.1"}),
+    _set("tpu", "acceleratorType", lambda c: c.choice([*HOSTS, "ct6e-standard-2t", "v6e-8"])),
+    _set("tpu", "acceleratorType", lambda c: c.choice(("ct5lp-hightpu-4t", "ct6e-standard-16t"))),
+    _set("tpu", "topology", lambda c: c.choice([*TOPOLOGIES, "3x3", "4x4x1", "1x2"])),
+    _set("tpu", "capacity", lambda c: c.choice((*CAPACITIES, "flex-start"))),
+    _set("tpu", "queued", lambda c: c.choice(({}, {"runHours": 0.1}, {"runHours": 169}))),
+    _set("tpu", "queued", lambda c: {"reservation": text(c, 5)}),
+    _set("tpu", "bootDiskGib", lambda c: c.choice((10, 65536, 65537))),
+    _set("tpu", "tags", lambda c: [text(c, 4)]),
+    _set("tpu", "scopes", lambda c: [FULL_SCOPE, c.choice(("cloud-platform", "https://x.org/"))]),
+)
 
 _CHANGES: tuple[Change, ...] = (
     _top("zone", lambda c: c.choice([*ZONES, "us-central1-d", "mars-north1-a"])),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 from infra.checks.context import Context
+from infra.components.tpu import ComputeTpu
 from infra.components.vm import scheduling as vm_scheduling
 from infra.settings import StackSettings
 from infra.settings.machines import (
@@ -27,6 +29,9 @@ _MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
 def calls(settings: StackSettings, context: Context) -> Iterator[Call]:
     """The creations that a stack consists of, as far as Google judges the settings by them."""
     yield from surroundings(settings, context)
+    if settings.is_compute:
+        yield from _hosts(settings, context)
+        return
     if settings.architecture is Architecture.NODE:
         yield _classic_node(settings, context)
     elif settings.tpu.queue:
@@ -186,6 +191,76 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
         request["queueingPolicy"] = {"validUntilTime": until}
     query = {"queuedResourceId": context.names.tpu}
     yield _TPU, f"/v2alpha1/{_place(settings)}/queuedResources", query, request
+
+
+def _hosts(settings: StackSettings, context: Context) -> Iterator[Call]:
+    """A machine with a TPU, or a slice; it ends with a machine as its group asks for it, later."""
+    tpu, name, known = settings.tpu, context.names.tpu, context.catalog.hosts
+    zone = f"zones/{settings.zone}"
+    # For a type that is not there anything will do: the type is what Google refuses.
+    host = known.get(tpu.accelerator_type) or known["ct6e-standard-4t"]
+    # The component's own answers, without a program around it.
+    component = object.__new__(ComputeTpu)
+    component.settings, component.stack = tpu, SimpleNamespace(settings=settings)  # type: ignore[assignment]
+    network, subnetwork = network_of(settings, context)
+    named = tpu.queued.reservation if tpu.queued else None
+    # What is no name of a reservation gets so far in no program.
+    wrong = named and named.count("/") not in (0, 5)
+    affinity = {} if wrong else component._reservation() or {"type": "NO_RESERVATION"}
+    if wrong:
+        affinity = {"type": "SPECIFIC_RESERVATION", "specific_reservation": {"values": [named]}}
+    reservation = {"consumeReservationType": affinity["type"]}
+    reservation |= affinity.get("specific_reservation", {})
+    project, _, family = host.image.partition("/")
+    params = {
+        "sourceImage": f"projects/{project}/global/images/family/{family}",
+        "diskSizeGb": str(settings.tpu.compute_disk_gib),
+        "diskType": host.tpu.disk_types[0],
+    }
+    access = [{"type": "ONE_TO_ONE_NAT"}] if tpu.external_ips else []
+    interface = {"network": network, "subnetwork": subnetwork, "accessConfigs": access}
+    properties: Json = {
+        "machineType": tpu.accelerator_type,
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+        "networkInterfaces": [{**interface, "nicType": "GVNIC"}],
+        "scheduling": _camel(component._scheduling()),
+        "reservationAffinity": reservation,
+        "shieldedInstanceConfig": {"enableSecureBoot": tpu.secure_boot},
+        "serviceAccounts": [{"email": email_of(settings, context), "scopes": list(tpu.scopes)}],
+        "tags": {"items": [context.names.network, *tpu.tags]},
+        "labels": labels_of(settings),
+    }
+    instances = _compute(settings, f"{zone}/instances")
+    if tpu.topology in (None, host.tpu.topology):
+        single = {**properties, "machineType": f"{zone}/machineTypes/{tpu.accelerator_type}"}
+        params["diskType"] = f"{zone}/diskTypes/{params['diskType']}"
+        yield _COMPUTE, instances, {}, {"name": name, **single}
+        return
+    template = f"projects/{settings.project}/global/instanceTemplates/{name}"
+    body: Json = {"name": name, "properties": properties}
+    yield _COMPUTE, _compute(settings, "global/instanceTemplates"), {}, body
+    workload = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": tpu.topology}
+    policies = f"regions/{settings.region}/resourcePolicies"
+    body = {"name": name, "workloadPolicy": workload}
+    yield _COMPUTE, _compute(settings, policies), {}, body
+    flexible = tpu.capacity is Capacity.FLEX_START
+    body = {
+        "name": name,
+        "baseInstanceName": f"{name}-###",
+        "versions": [{"instanceTemplate": template}],
+        "targetSize": host.tpu_of(tpu.topology).hosts,
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {
+            "workloadPolicy": f"projects/{settings.project}/{policies}/{name}",
+        },
+        **(
+            {"instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"}}
+            if flexible
+            else {}
+        ),
+    }
+    yield _COMPUTE, _compute(settings, f"{zone}/instanceGroupManagers"), {}, body
+    yield _COMPUTE, instances, {"sourceInstanceTemplate": template}, {"name": f"{name}-one"}
 
 
 def _instance(settings: StackSettings, context: Context) -> Json:

@@ -15,6 +15,7 @@ from localcloud.core.call import Principal, Request
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.store import Record
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 from .calls import Call, key_calls
 from .generate_values import (
@@ -34,7 +35,10 @@ _APIS = (
     *("cloudkms", "pubsub", "monitoring", "billingbudgets"),
 )
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_MACHINES = ("/nodes", "/queuedResources", "/instances", "/createInstances")
+_MACHINES = (
+    *("/nodes", "/queuedResources", "/instances", "/createInstances"),
+    "/instanceGroupManagers",
+)
 
 
 @dataclass
@@ -56,8 +60,9 @@ class Google:
     def __init__(self, home: Path) -> None:
         # Time stands still, so that machines are asked for and never come: asking is what counts.
         self._local = LocalCloud(home, clock=VirtualClock(), latency="real")
+        self._cloud, self._machines = self._local.cloud, FakeMachines()
+        self._cloud.machines = self._machines
         self._local.start()
-        self._cloud = self._local.cloud
         projects.enable_services(
             self._cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in _APIS)
         )
@@ -89,7 +94,9 @@ class Google:
         return ""
 
     def stop(self) -> None:
+        """End it. Raises AssertionError if a machine has come: one that is undone would stay."""
         self._local.stop()
+        assert self._machines.specs == {}
 
     def _creation(
         self, host: str, path: str, query: dict[str, str], body: Json

@@ -117,6 +117,21 @@ def test_what_google_takes_or_ends_is_deleted(
     }
 
 
+@pytest.mark.parametrize(("capacity", "restarts"), [("on-demand", True), ("spot", False)])
+def test_google_deletes_the_machine_when_its_time_is_up_and_no_agent_has_to(
+    run: Run, capacity: str, restarts: bool
+) -> None:
+    engine, _ = run(compute(tpu={"capacity": capacity}, limits={"timeToLiveHours": 1.5}))
+    made = engine.one("Instance")
+    assert made["scheduling"]["maxRunDuration"] == {"seconds": 5400}
+    assert made["scheduling"]["instanceTerminationAction"] == "DELETE"
+    assert made["scheduling"]["automaticRestart"] == restarts
+    assert "limits" not in made["metadata"]
+    assert not engine.of("IAMCustomRole")
+    needed = permissions_of(parsed(limits={"timeToLiveHours": 1.5}))
+    assert "iam.roles.create" not in needed.of_project()
+
+
 @pytest.mark.parametrize(
     ("tpu", "affinity"),
     [
@@ -200,6 +215,9 @@ def test_its_cost_is_its_chips_and_its_disk() -> None:
     said = until_destroyed(estimate, settings, "test")
     assert said.startswith("TPU and disk cost over $10.8")
     assert said.endswith("Nothing else stops it")
+    ending = parsed(limits={"timeToLiveHours": 8})
+    ends = "Google deletes the TPU 8 hours after its creation"
+    assert until_destroyed(estimate, ending, "test").endswith(ends)
     flexible = parsed(tpu={"capacity": "flex-start", "queued": {"runHours": 2}})
     ends = "Google deletes the TPU 2 hours after its creation"
     assert until_destroyed(estimate, flexible, "test").endswith(ends)

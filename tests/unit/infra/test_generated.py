@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -22,7 +22,8 @@ from tests.examples import examples
 from tpustack.commands.reference import all_settings
 
 from .calls import Call
-from .generate import stack
+from .generate import compute_stack, stack
+from .generate_values import Json
 from .machine_calls import calls
 from .replay import Google
 
@@ -44,7 +45,9 @@ GOOGLES: dict[str, str | tuple[str, ...]] = {
     "tpu.dataDisks[*].type": ("is not a disk type", "can be", "and would be"),
     "tpu.dataDisks[*].mode": ("is for a TPU with one host", "is for one TPU"),
     "tpu.capacity": "is for v5e",
-    "tpu.queued.runHours": "is required",
+    "tpu.queued.runHours": ("is required", "is shorter"),
+    "tpu.topology": "is not a topology",
+    "limits.timeToLiveHours": "is longer",
     "tpu.queued.reservation": "is not a reservation",
     "network.subnetRange": ("is not an IPv4", "has no size", "does not begin", "is smaller"),
     "vm.machineType": "is not a machine type",
@@ -97,16 +100,35 @@ def judged(config: dict[str, object], root: Path) -> tuple[StackSettings | None,
 
 
 def _context(settings: StackSettings, root: Path) -> Context:
-    return Context("test", root, CATALOG, names_of(settings, "test"), provider="8.34.0")
+    # Slices of machines take the second.
+    provider = "9.20.0" if settings.is_compute else "8.34.0"
+    return Context("test", root, CATALOG, names_of(settings, "test"), provider=provider)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_google_takes_what_is_accepted_and_refuses_what_is_refused(
     part: int, google: Google, root: Path
 ) -> None:
+    compare(stack, range(part * OF_EACH, (part + 1) * OF_EACH), google, root)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_google_judges_machines_with_a_tpu_as_the_checks_do_and_each_refusal_has_a_cure(
+    part: int, google: Google, root: Path
+) -> None:
+    many = OF_EACH // 5
+    seeds = range(part * many, (part + 1) * many)
+    for seed in seeds:
+        _, problems = judged(compute_stack(Random(seed)), root)
+        assert all(problem.why and problem.cure for problem in problems)
+    compare(compute_stack, seeds, google, root)
+
+
+def compare(made: Callable[[Random], Json], seeds: range, google: Google, root: Path) -> None:
+    """Ask the checks and Google about stacks, of which both must refuse the same."""
     asked: list[tuple[list[Call], list[Problem], int]] = []
-    for seed in range(part * OF_EACH, (part + 1) * OF_EACH):
-        settings, problems = judged(stack(Random(seed)), root)
+    for seed in seeds:
+        settings, problems = judged(made(Random(seed)), root)
         if settings is None or any(warn_about_unlisted(settings, _context(settings, root))):
             continue  # Of what the catalog does not know the checks say nothing.
         if all(map(is_googles, problems)):
@@ -118,11 +140,11 @@ def test_google_takes_what_is_accepted_and_refuses_what_is_refused(
         if bool(said) != bool(problems):
             found = "; ".join(map(str, problems)) or "nothing is wrong"
             wrong.append(
-                f"{seed}: {json.dumps(stack(Random(seed)))}\n  {found}\n  {said or 'taken'}"
+                f"{seed}: {json.dumps(made(Random(seed)))}\n  {found}\n  {said or 'taken'}"
             )
     assert wrong == []
     refused = sum(bool(problems) for _, problems, _ in asked)
-    assert min(refused, len(asked) - refused) > OF_EACH / 10
+    assert min(refused, len(asked) - refused) > len(seeds) / 10
 
 
 # Settings that Google never sees, or sees as one text among others.
@@ -130,7 +152,6 @@ NOT_ASKED = {
     "gcp:project": "one that is not there is for Google alone to know",
     "owner": "a part of every name, of which namePrefix is the whole beginning",
     "enableApis": "the local cloud of these tests has all of them",
-    "tpu.topology": "of machines of Compute Engine, which test_compute.py asks of all types",
     "tpu.queued.waitMinutes": "the program's own patience",
     "tpu.queued.fallbackZones": "other zones, which test_recovery.py and agent/test_zones.py have",
     "tpu.queued.zoneMinutes": "the program's own patience",
@@ -141,7 +162,6 @@ NOT_ASKED = {
     "bucket.create": "one that is there already is asked for nothing",
     "bucket.forceDestroy": "the engine's, on destroy",
     "bucket.protect": "the engine's, on destroy",
-    "jobs.enabled": "an account and its grants, which test_identity.py of the agent's jobs has",
     "jobs.asRoot": "that there is no such account",
     "messages.channels": "channels that exist already, as test_resources.py has it",
     "messages.emails": "an alert and its channels, which test_bucket_and_budget.py has",
@@ -164,7 +184,7 @@ NOT_ASKED = {
 def test_every_setting_is_asked_of_google_by_chance_or_named_with_a_reason() -> None:
     made: set[str] = set()
     for seed in range(1000):
-        made |= set(paths(stack(Random(seed)), ""))
+        made |= set(paths(stack(Random(seed)), "")) | set(paths(compute_stack(Random(seed)), ""))
     known = {setting.path for setting in all_settings()}
     assert (made - {"gcp:project"}) & NOT_ASKED.keys() == set()
     assert known - made == NOT_ASKED.keys() - {"gcp:project"}

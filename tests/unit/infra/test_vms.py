@@ -165,6 +165,21 @@ def test_a_new_lock_makes_no_other_template(run: Run, monkeypatch: pytest.Monkey
     assert after["name"] == before["name"]
 
 
+def test_another_tensorflow_gets_its_own_lock_which_the_engine_would_keep_otherwise(
+    run: Run,
+) -> None:
+    def declared(version: str) -> tuple[str, str, str]:
+        settings = {"vm": {"instanceGroup": {}}, "training": {"tensorflowVersion": version}}
+        (template,) = run(config(**settings))[0].of("InstanceTemplate")
+        lock = template.inputs["metadata"]["tensorflow-lock"]
+        return template.name, template.inputs["name"], lock
+
+    before, after = declared("2.16.1"), declared("2.16.2")
+    # What changes along with an ignored property has another URN, or the old lock comes along.
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert declared("2.16.1") == before
+
+
 def test_another_note_on_costs_makes_no_other_template(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,24 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Compute Engine doesn't have. Remove it, or use architecture vm.",
     ),
     (
+        "a reservation of another zone for a machine of Compute Engine",
+        compute(
+            {
+                **HOST,
+                "capacity": "reserved",
+                "queued": {"reservation": "projects/p/locations/us-east5-b/reservations/mine"},
+            }
+        ),
+        'tpu.queued.reservation: "projects/p/locations/us-east5-b/reservations/mine" is not in the '
+        "stack's zone us-east5-a. Use a reservation of that zone.",
+    ),
+    (
+        "half a reservation for a machine of Compute Engine",
+        compute({**HOST, "capacity": "reserved", "queued": {"reservation": "lab/mine"}}),
+        'tpu.queued.reservation: "lab/mine" is not a reservation\'s name. Use NAME, or '
+        "projects/PROJECT/locations/ZONE/reservations/NAME.",
+    ),
+    (
         "a runtime on Compute Engine",
         compute({**HOST, "runtimeVersion": "v2-alpha-tpuv6e"}),
         'tpu.runtimeVersion: "v2-alpha-tpuv6e" is for the Cloud TPU API; Compute Engine boots '
@@ -240,8 +258,22 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a limit of a machine of Compute Engine",
         compute(HOST, limits={"idleMinutes": 30}),
         "limits.idleMinutes: 30.0 needs the Cloud TPU API, which doesn't manage Compute Engine "
-        "machines. Remove it; tpu.capacity: flex-start ends the machine after "
-        "tpu.queued.runHours.",
+        "machines. Remove it; limits.timeToLiveHours ends the machine.",
+    ),
+    (
+        "a machine of Compute Engine that lives longer than Google counts",
+        compute(HOST, limits={"timeToLiveHours": 2881}),
+        "limits.timeToLiveHours: 2881.0 is longer than the 120 days after which Google can end a "
+        "machine of Compute Engine. Use at most 2880.",
+    ),
+    (
+        "two ends of a machine of Compute Engine",
+        compute(
+            {**HOST, "capacity": "flex-start", "queued": {"runHours": 1}},
+            limits={"timeToLiveHours": 2},
+        ),
+        "limits.timeToLiveHours: 2.0 contradicts tpu.capacity: flex-start, which ends after "
+        "tpu.queued.runHours. Remove it.",
     ),
     (
         "recovery of a machine of Compute Engine by itself",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from localcloud.core.clock import VirtualClock
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import SETTING, Cloud
 from localcloud.testing import Client, machine
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -144,3 +144,25 @@ def test_a_machine_that_shall_stop_is_there_after_its_time_and_has_all_of_it_aga
     assert api.get(f"{INSTANCES}/vm")["status"] == "RUNNING"
     clock.advance(200)
     assert api.get(f"{INSTANCES}/vm")["status"] == "TERMINATED"
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "metric"),
+    [
+        (STAYS, "TPUS_PER_TPU_FAMILY"),
+        ({**STAYS, "provisioningModel": "SPOT"}, "PREEMPTIBLE_TPU_V6E"),
+        (FLEX, "PREEMPTIBLE_TPU_V6E"),
+    ],
+)
+def test_chips_count_against_the_quota_of_how_they_are_bought(
+    api: Client, cloud: Cloud, scheduling: dict[str, Any], metric: str
+) -> None:
+    cloud.store.put(SETTING, "compute.quota", {metric: {"us-east5": 5}})
+    api.post(INSTANCES, host(scheduling=scheduling))
+    second = api.post(INSTANCES, host(scheduling=scheduling, name="second"))
+    (error,) = second["error"]["errors"]
+    assert error["code"] == "QUOTA_EXCEEDED"
+    # So users saw it on Google.
+    assert error["message"].startswith(f"Quota '{metric}' exceeded.  Limit: 5.0")
+    api.post(INSTANCES, host("ct6e-standard-1t", scheduling=scheduling, name="small"))
+    assert api.get(f"{INSTANCES}/small")["status"] == "RUNNING"

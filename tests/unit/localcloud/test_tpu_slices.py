@@ -19,13 +19,8 @@ GROUPS = f"{ZONE}/instanceGroupManagers"
 IMAGE = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 STANDARD = {"onHostMaintenance": "TERMINATE"}
 SPOT = {**STANDARD, "provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
-FLEX = {
-    **STANDARD,
-    "provisioningModel": "FLEX_START",
-    "automaticRestart": False,
-    "instanceTerminationAction": "DELETE",
-    "maxRunDuration": {"seconds": "7200"},
-}
+ENDS = {"instanceTerminationAction": "DELETE", "maxRunDuration": {"seconds": "7200"}}
+FLEX = {**STANDARD, **ENDS, "provisioningModel": "FLEX_START", "automaticRestart": False}
 URL = "regions/us-east5/resourcePolicies/p"
 NAMES = [f"tpu-{number:03}" for number in range(1, 5)]
 
@@ -156,6 +151,28 @@ def test_a_host_that_fails_in_googles_own_capacity_brings_its_whole_slice_back(
     assert slices.running() == NAMES
     assert slices.state() == "ACTIVE"
     assert api.get(f"{ZONE}/instances/tpu-001")["id"] != before
+
+
+def test_a_slice_ends_as_a_whole_when_the_time_of_its_machines_is_up(
+    api: Client, clock: VirtualClock
+) -> None:
+    slices = Slices(api, {**STANDARD, **ENDS})
+    slices.insert()
+    clock.advance(7100)
+    assert slices.running() == NAMES
+    clock.advance(200)
+    assert slices.running() == []
+
+
+def test_a_machine_runs_for_thirty_seconds_to_120_days(api: Client) -> None:
+    for seconds in (29, 120 * 86400 + 1):
+        scheduling = {**ENDS, "maxRunDuration": {"seconds": str(seconds)}}
+        answer = api.post(
+            f"{ZONE}/instances",
+            {**machine("us-east5-a", name="m"), "scheduling": scheduling},
+            status=400,
+        )
+        assert "30 seconds to 120 days" in answer["error"]["message"]
 
 
 def test_a_slice_takes_no_requests_to_resize_it(api: Client) -> None:

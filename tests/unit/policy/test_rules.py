@@ -47,6 +47,11 @@ PUBLIC_POLICY = json.dumps({"bindings": [{"role": "r", "members": ["user:a@b.c",
 SPOT = {"schedulingConfig": {"spot": True}}
 REASON = {"labels": {"capacity-reason": "a-bake-off"}}
 
+GROUP = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+SLICE_ZONE = "us-east5-a"
+TEMPLATE_OF_SLICE = resource(TEMPLATE, name="slice-1", machineType="ct6e-standard-4t")
+NAMED = [{"instanceTemplate": "projects/p/global/instanceTemplates/slice-1?uniqueId=7"}]
+
 CASES = [
     Case("all in one", "regions-agree", [bucket(), tpu(), vm()]),
     Case("nothing is placed", "regions-agree", [resource("x:y:Z")]),
@@ -367,6 +372,29 @@ CASES = [
             )
         ],
         "TPU 4 x v2-8, on-demand $18.00",
+    ),
+    Case(
+        "a slice costs what all its machines and their disks cost",
+        "cost-ceiling",
+        [TEMPLATE_OF_SLICE, resource(GROUP, targetSize=4, zone=SLICE_ZONE, versions=NAMED)],
+        # 4 machines of 4 chips at $2.70.
+        "TPU 4 x ct6e-standard-4t, on-demand $43.20",
+    ),
+    Case(
+        "a slice whose template is not made yet",
+        "cost-ceiling",
+        [TEMPLATE_OF_SLICE, resource(GROUP, targetSize=4, zone=SLICE_ZONE, versions=UNKNOWN)],
+        "TPU 4 x ct6e-standard-4t, on-demand $43.20",
+    ),
+    Case(
+        "a group of another template",
+        "cost-ceiling",
+        [
+            TEMPLATE_OF_SLICE,
+            resource(GROUP, targetSize=1, zone=SLICE_ZONE, versions=NAMED),
+            resource(GROUP, targetSize=4, versions=[{"instanceTemplate": "x/other"}]),
+        ],
+        config={"dollarsPerHour": 10.9},
     ),
     Case(
         "data disks count",

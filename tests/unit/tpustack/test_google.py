@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -210,6 +211,45 @@ def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
     ]
 
 
+SLICE_OUTPUTS = {"architecture": "compute", "project": "p", "tpu_zone": "us-east5-a"}
+
+
+def machines_of(*statuses: str) -> list[dict[str, Any]]:
+    """The machines of the group `t`, with these statuses."""
+    group = "projects/1/zones/us-east5-a/instanceGroupManagers/t"
+    return [
+        {
+            "name": f"t-{number:03}",
+            "status": status,
+            "machineType": "zones/us-east5-a/machineTypes/ct6e-standard-4t",
+            "creationTimestamp": "2026-11-26T00:00:00.000-08:00",
+            "metadata": {"items": [{"key": "created-by", "value": group}]},
+        }
+        for number, status in enumerate(statuses, 1)
+    ]
+
+
+WHOLE: dict[str, Any] = {"targetSize": 3, "status": {"isStable": True}}
+
+
+class Asked(Google):
+    """Google, with these machines and a group of three, or another one; None: there is none."""
+
+    def __init__(
+        self,
+        machines: list[dict[str, Any]],
+        group: dict[str, Any] | None = WHOLE,
+    ) -> None:
+        self._machines, self._group = machines, group
+
+    def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
+        if url.endswith("/instances"):
+            return {"items": self._machines}
+        if url.endswith("/instanceGroupManagers/t") and self._group:
+            return self._group
+        raise NotFound(url)
+
+
 @pytest.mark.parametrize(
     ("statuses", "state"),
     [
@@ -221,23 +261,36 @@ def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
     ],
 )
 def test_a_slice_of_machines_is_one_tpu_that_is_ready_when_all_of_them_are(
-    replies: Replies, statuses: tuple[str, ...], state: str
+    statuses: tuple[str, ...], state: str
 ) -> None:
-    group = "projects/1/zones/us-east5-a/instanceGroupManagers/t"
-    machines = [
-        {
-            "name": f"t-{number:03}",
-            "status": status,
-            "machineType": "zones/us-east5-a/machineTypes/ct6e-standard-4t",
-            "creationTimestamp": "2026-11-26T00:00:00.000-08:00",
-            "metadata": {"items": [{"key": "created-by", "value": group}]},
-        }
-        for number, status in enumerate(statuses, 1)
-    ]
-    outputs = {"architecture": "compute", "project": "p", "tpu_zone": "us-east5-a"}
-    replies(404, 200, content=json.dumps({"items": machines}).encode())
-    _, node = look_up(Google(), outputs, "t")
+    machines = machines_of(*statuses)
+    _, node = look_up(Asked(machines), SLICE_OUTPUTS, "t")
     assert (node["name"], node["state"]) == ("t", state)
-    replies(404, 200, content=b"{}")
     with pytest.raises(NotFound):
-        look_up(Google(), outputs, "t")
+        look_up(Asked([]), SLICE_OUTPUTS, "t")
+
+
+@pytest.mark.parametrize(
+    ("group", "state"),
+    [
+        (WHOLE, "READY"),
+        ({**WHOLE, "targetSize": 4}, "TERMINATED"),
+        ({"targetSize": 4, "status": {"isStable": False}}, "CREATING"),
+        (
+            {
+                "targetSize": 4,
+                "status": {"isStable": True, "bulkInstanceOperation": {"inProgress": True}},
+            },
+            "CREATING",
+        ),
+        (None, "TERMINATED"),
+    ],
+)
+def test_a_slice_that_lacks_one_of_its_machines_is_not_ready(
+    group: dict[str, Any] | None, state: str
+) -> None:
+    google = Asked(machines_of("RUNNING", "RUNNING", "RUNNING"), group)
+    assert look_up(google, SLICE_OUTPUTS, "t")[1]["state"] == state
+    found = Nodes(google, "p", compute=True).find(["us-east5-a"], "t")
+    assert found is not None
+    assert found[1]["state"] == state

@@ -107,6 +107,36 @@ def test_a_trainer_on_the_tpu_vm_gets_the_runtime_that_google_documents_for_it(
     assert run("check", "--stack", "mine").code == 0
 
 
+@pytest.mark.parametrize(
+    ("host", "zone"), [("ct6e-standard-4t", "us-east5-a"), ("tpu7x-standard-4t", "us-central1-c")]
+)
+def test_a_machine_type_makes_a_stack_of_compute_engine_for_jobs(
+    project: Path, run: Run, pulumi: Pulumi, host: str, zone: str
+) -> None:
+    told = ["--project", "my-project", "--zone", zone, "--accelerator-type", host]
+    done = run("init", "mine", *told, "--capacity", "spot", *HOME)
+    assert done.code == 0, done.err
+    assert config_of(project, "mine") == {
+        "gcp:project": "my-project",
+        "tpu-stack:owner": "ada",
+        "tpu-stack:architecture": "compute",
+        "tpu-stack:zone": zone,
+        "tpu-stack:tpu": {"acceleratorType": host, "capacity": "spot"},
+        "tpu-stack:training": {"runOn": "tpu"},
+        "tpu-stack:limits": {"timeToLiveHours": 12},
+        "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
+        "tpu-stack:jobs": {"enabled": True},
+    }
+    assert run("check", "--stack", "mine").code == 0
+
+
+def test_a_vm_next_to_a_machine_of_compute_engine_is_refused(project: Path, run: Run) -> None:
+    told = ["--project", "my-project", "--zone", "us-east5-a", "--capacity", "spot", *HOME]
+    done = run("init", "mine", *told, "--accelerator-type", "ct6e-standard-4t", "--run-on", "vm")
+    assert done.code == 2
+    assert 'training.runOn: "vm" is for a VM next to the TPU' in done.err
+
+
 def test_git_ignores_a_personal_stack_file(project: Path, run: Run) -> None:
     assert run("init", "mine", *TOLD, *HOME).code == 0
     ignored = ["git", "check-ignore", "--quiet", "--no-index", "stacks/Pulumi.mine.yaml"]

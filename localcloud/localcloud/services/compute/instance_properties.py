@@ -91,6 +91,8 @@ def full_scheduling(sent: Json) -> Json:
     }
     if flexible:
         _require_end(full)
+    if duration := full.get("maxRunDuration"):
+        _require_length(int(duration.get("seconds", 0)))
     if short and full["automaticRestart"]:
         raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
     if short and full["onHostMaintenance"] != "TERMINATE":
@@ -109,6 +111,16 @@ def full_scheduling(sent: Json) -> Json:
 
 # Seconds (10 minutes to 7 days): docs.cloud.google.com/tpu/docs/request-using-flex-start, 2025-09.
 _SHORTEST_RUN, _LONGEST_RUN = 600, 7 * 86400
+
+
+# Seconds: docs.cloud.google.com/compute/docs/instances/limit-vm-runtime, "Restrictions".
+_SHORTEST, _LONGEST = 30, 120 * 86400
+
+
+def _require_length(seconds: int) -> None:
+    if not _SHORTEST <= seconds <= _LONGEST:
+        why = "The run duration must be 30 seconds to 120 days."
+        raise wrong_value("scheduling.maxRunDuration", seconds, why)
 
 
 def _require_end(full: Json) -> None:

@@ -421,26 +421,28 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 
 # Stock-outs and quotas, as switched by settings of the local cloud.
 # The setting `compute.stockout` is `{"zones": […]}` (`*` for all), `compute.quota` is
-# `{"CPUS": {region: limit}}`.
+# `{metric: {region: limit}}`: CPUS, and what the chips of machines with a TPU count against.
 
 
 def require_capacity(cloud: Cloud, record: Record) -> None:
-    """Refuse to start an instance: 403 beyond the region's CPU quota, 503 if the zone is full.
+    """Refuse to start an instance: 403 beyond the region's quotas, 503 if the zone is full.
 
     The codes are those inside a failed operation; the call itself has succeeded by then.
     """
     zone, own = last(record["zone"]), path_from(record["selfLink"])
     region, project = catalog.region_of(zone), own.split("/")[1]
-    limit = cloud.setting("compute.quota").get("CPUS", {}).get(region)
-    if limit is not None:
+    for metric, needed in _uses(record).items():
+        limit = cloud.setting("compute.quota").get(metric, {}).get(region)
+        if limit is None:
+            continue
         # Stopped instances don't count: Google holds no CPUs for them.
         held = [
-            _cpus(other)
+            _uses(other).get(metric, 0)
             for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-")
             if "/instances/" in path and path != own and other["status"] != "TERMINATED"
         ]
-        if _cpus(record) + sum(held) > limit:
-            message = f"Quota 'CPUS' exceeded.  Limit: {limit:.1f} in region {region}."
+        if needed + sum(held) > limit:
+            message = f"Quota '{metric}' exceeded.  Limit: {limit:.1f} in region {region}."
             raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])
     if zone in zones or "*" in zones:
@@ -451,8 +453,15 @@ def require_capacity(cloud: Cloud, record: Record) -> None:
         raise ApiError(503, message, reason="ZONE_RESOURCE_POOL_EXHAUSTED")
 
 
-def _cpus(record: Record) -> int:
-    return catalog.machine_type(last(record["machineType"]), last(record["zone"])).vcpus
+def _uses(record: Record) -> dict[str, int]:
+    """Return what an instance counts against each quota; flex-start takes that of spot."""
+    name = last(record["machineType"])
+    found = {"CPUS": catalog.machine_type(name, last(record["zone"])).vcpus}
+    about = catalog.tpu_machines().get(name)
+    if about and about["quotas"]:
+        short = record["scheduling"]["provisioningModel"] in ("SPOT", "FLEX_START")
+        found[about["quotas"]["spot" if short else "standard"]] = about["chips"]
+    return found
 
 
 # Instances that may run for a limited time: `maxRunDuration`, which flex-start requires.

@@ -1,6 +1,7 @@
 """Instances with a TPU: what Google refuses them, how several are one, what their guests read."""
 
 import math
+import re
 
 from localcloud.core import ApiError, Cloud, Json, Record, invalid
 from localcloud.core.call import Call
@@ -10,6 +11,9 @@ from localcloud.services.compute.api import STORE, last, path_from, path_of, url
 
 # Listed, but `instances.create` refuses them: github.com/xbill9/gemma4-dev, 2026-10.
 _LISTED_ONLY = "ct5lp-"
+# Its name, or with a project's that shares it (docs.cloud.google.com/compute/docs/instances/
+# reservations-shared).
+_RESERVATION = re.compile(r"(projects/[^/]+/reservations/)?[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 def require(cloud: Cloud, machine_type: str, zone: str, body: Json) -> None:
@@ -37,7 +41,12 @@ def require(cloud: Cloud, machine_type: str, zone: str, body: Json) -> None:
 # The setting `reservations` is {zone: [types]}, as for TPU VMs; without it every request finds one.
 def _require_reservation(cloud: Cloud, machine_type: str, zone: str, affinity: Json) -> None:
     known = cloud.store.get(SETTING, "reservations")
-    if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION" or known is None:
+    if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
+        return
+    for value in affinity.get("values", ()):
+        if not _RESERVATION.fullmatch(value):
+            raise wrong_value("reservationAffinity.values[]", value)
+    if known is None:
         return
     if machine_type not in known.get(zone, ()):
         name = last((affinity.get("values") or [""])[0])

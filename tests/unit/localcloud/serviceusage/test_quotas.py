@@ -35,6 +35,6 @@ def test_a_tpus_quota_is_what_the_setting_says_and_unlimited_without(
 
 
 def test_other_apis_have_no_quotas_and_strangers_see_none(api: Client) -> None:
-    assert api.get(METRICS.format("compute.googleapis.com")) == {}
+    assert api.get(METRICS.format("storage.googleapis.com")) == {}
     url = METRICS.format("tpu.googleapis.com")
     api.as_member("user:stranger@example.com").get(url, status=403)

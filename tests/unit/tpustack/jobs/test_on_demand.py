@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from infra.names import names_of
+from infra.settings import StackSettings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.services.tpu.api import NODE
@@ -161,11 +163,27 @@ def test_idle_stop_requires_limits_or_recovery(submit: Callable[..., Done], queu
     assert queue.summaries() == {}
 
 
+def test_idle_stop_is_refused_where_nothing_ends_an_idle_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limited = SimpleNamespace(is_compute=True)
+    monkeypatch.setattr("tpustack.stacks.load", lambda stack: limited)
+    with pytest.raises(UsageError, match=r"limits\.timeToLiveHours ends the TPU"):
+        require_on_demand("mine", 15, managed=False)
+
+
 def test_create_warns_if_nothing_takes_the_tpu_down(
     submit: Callable[..., Done], engine: Engine
 ) -> None:
     done = submit("--create", limits="")
     assert "warning: nothing deletes the TPU of the stack local after the job" in done.err
+
+
+def test_on_compute_engine_the_warning_names_the_one_limit_that_there_is(
+    submit: Callable[..., Done], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StackSettings, "is_compute", True)
+    assert "after the job: set limits.timeToLiveHours\n" in submit("--create", limits="").err
 
 
 def test_create_and_idle_stop_are_refused_on_vertex() -> None:

@@ -117,10 +117,68 @@ def test_a_machine_with_a_tpu_is_looked_for_at_compute_engine(live: Live) -> Non
     assert found["machine type"] == ("ok", "us-east5-a has ct6e-standard-4t with 720 GiB")
     assert found["TPU software"][0] == "ok"
     assert "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e-v2026" in found["TPU software"][1]
-    assert found["TPU quota"] == ("warning", "quotas of Compute Engine's TPUs are not compared")
+    assert found["TPU quota"] == ("ok", "tpus_per_tpu_family is unlimited in us-east5")
     assert "TPU type" not in found
     code, found = live("machine type", **{**compute, "zone": "us-west1-b"})
     assert (code, found["machine type"][0]) == (2, "wrong")
+
+
+@pytest.mark.parametrize(
+    ("tpu", "limits", "finding"),
+    [
+        ({}, {"TPUS_PER_TPU_FAMILY": 4}, ("ok", "tpus_per_tpu_family is 4 in us-east5, 4 needed")),
+        (
+            {"topology": "4x4"},
+            {"TPUS_PER_TPU_FAMILY": 12},
+            ("wrong", "tpus_per_tpu_family is 12 in us-east5, 16 needed"),
+        ),
+        (
+            {"capacity": "spot"},
+            {"TPUS_PER_TPU_FAMILY": 4, "PREEMPTIBLE_TPU_V6E": 0},
+            ("wrong", "preemptible_tpu_v6e is 0 in us-east5, 4 needed"),
+        ),
+        (
+            {"capacity": "flex-start", "queued": {"runHours": 1}},
+            {"PREEMPTIBLE_TPU_V6E": 0},
+            (
+                "warning",
+                "preemptible_tpu_v6e is 0 in us-east5, 4 needed: Google tries that of on-demand",
+            ),
+        ),
+        (
+            {"acceleratorType": "ct5p-hightpu-4t"},
+            {"TPU_V5P": 2, "TPUS_PER_TPU_FAMILY": 4},
+            ("wrong", "tpu_v5p is 2 in us-east5, 4 needed"),
+        ),
+        (
+            {"capacity": "reserved", "queued": {"reservation": "mine"}},
+            {},
+            ("warning", "the quota of v6e, reserved, is not compared"),
+        ),
+    ],
+)
+def test_the_quota_of_its_chips_in_the_region_decides_about_a_machine_with_a_tpu(
+    live: Live,
+    cloud: LocalCloud,
+    tpu: dict[str, object],
+    limits: dict[str, int],
+    finding: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Slices take it.
+    monkeypatch.setattr("infra.checks.context.version", lambda name: "9.20.0")
+    quota = {metric: {"us-east5": limit} for metric, limit in limits.items()}
+    cloud.cloud.store.put(SETTING, "compute.quota", quota)
+    compute = {
+        "architecture": "compute",
+        "zone": "us-east5-a",
+        "tpu": {"acceleratorType": "ct6e-standard-4t", **tpu},
+        "training": {"runOn": "tpu"},
+        "jobs": {"enabled": True},
+    }
+    _, found = live("TPU quota", **compute)
+    cloud.cloud.store.delete(SETTING, "compute.quota")
+    assert found["TPU quota"] == finding
 
 
 @pytest.mark.parametrize(

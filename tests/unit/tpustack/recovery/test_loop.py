@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+import random
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,6 +16,7 @@ from tpustack.cloud.google import NotFound
 from tpustack.commands import recovery
 from tpustack.commands import recovery as recover
 from tpustack.errors import TpustackError
+from tpustack.recovery.machines import lost_slices, lost_vms
 
 
 class Enough(Exception):
@@ -45,6 +50,34 @@ def test_the_loop_backs_off_up_to_an_hour_after_failures() -> None:
     assert lines[0] == "trying again: the backend does not answer"
 
 
+def test_a_hundred_slices_that_are_preempted_at_once_all_come_back_within_the_quota() -> None:
+    chance, asked, made = random.Random(7), list[float](), dict[int, float]()
+
+    def quiet(text: str) -> None:
+        assert text.startswith("trying again: Quota exceeded")
+
+    def look(number: int) -> None:
+        if number in made:
+            return
+        asked.append(now)
+        if sum(at > now - 60 for at in made.values()) >= 60:
+            raise TpustackError("Quota exceeded: 60 creations a minute")
+        made[number] = now
+
+    # Each loop began at some time, so that each looks at another second of the minute.
+    loops = [
+        (chance.uniform(0, 60), number, recovery.looks(partial(look, number), quiet, chance.random))
+        for number in range(100)
+    ]
+    heapq.heapify(loops)
+    while len(made) < len(loops):
+        now, number, loop = heapq.heappop(loops)
+        heapq.heappush(loops, (now + next(loop), number, loop))
+    # Nobody is starved: the last is back four minutes after its preemption, after few refusals.
+    assert max(made.values()) < 240
+    assert len(asked) < 2 * len(made)
+
+
 def test_the_loop_recreates_preempted_tpus_without_asking(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +92,7 @@ def test_the_loop_recreates_preempted_tpus_without_asking(
         renew=lambda targets, line, replaced: renewed.append(targets),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
-    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr("tpustack.commands.recovery.lost_tpus", lambda google, outputs: lost.pop(0))
 
     def twice(once: Any, say: Any) -> None:
@@ -110,7 +143,7 @@ def test_only_a_preemptible_vm_counts_as_lost(
         {"urn": VM, "type": "gcp:compute/instance:Instance", "outputs": outputs_of_vm},
         {"urn": "another", "type": "gcp:compute/network:Network"},
     ]
-    found = recovery.lost_vms(Answers(status), resources)  # type: ignore[arg-type]
+    found = lost_vms(Answers(status), resources)  # type: ignore[arg-type]
     assert found == ({VM: lost} if lost else {})
 
 
@@ -130,7 +163,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
         renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
-    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr(recovery, "lost_tpus", lambda google, outputs: {})
     monkeypatch.setattr(recovery, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
     done = run("recover", "--stack", "dev")
@@ -178,6 +211,8 @@ class Managed:
             ({"currentAction": "NONE"}, {"currentAction": "RECREATING"}),
             None,
         ),
+        # It began after the group said that it was stable.
+        (STABLE, (RUNS, {"currentAction": "RECREATING"}), None),
         # The slice waits for capacity.
         ({"isStable": True, "bulkInstanceOperation": {"inProgress": True}}, (), None),
         (None, (), "gone"),
@@ -193,7 +228,7 @@ def test_a_slice_without_a_machine_is_lost_unless_google_brings_it_back(
         # A group of VMs brings them back.
         {"urn": "vm", "type": kind, "outputs": outputs},
     ]
-    found = recovery.lost_slices(Managed(status, *machines), resources)  # type: ignore[arg-type]
+    found = lost_slices(Managed(status, *machines), resources)  # type: ignore[arg-type]
     assert found == ({SLICE: lost} if lost else {})
 
 
@@ -208,7 +243,7 @@ def test_a_lost_slice_is_deleted_and_recreated_as_a_whole(
         renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
     monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
-    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr(recovery, "lost_slices", lambda google, resources: {SLICE: "gone"})
     done = run("recover", "--stack", "dev")
     assert renewed == [([SLICE], (SLICE,))]

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from tpu_agent.tpus import Seen
 from tpu_core import paths, records, times
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
+from tpu_core.tpu import Seen
 
 _DAY = 86400.0
 # Of a time in seconds: anything beyond was written by a wrong clock or is damaged.

@@ -1,0 +1,283 @@
+"""Machines of Compute Engine with a TPU: their lives are counted from the first of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.settings import StackSettings
+from infra.settings.parse import parse
+from localcloud.app import LocalCloud
+from localcloud.core import projects
+from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import Fault
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.testing import Client, machine, session
+from tests.unit.localcloud.fake_machines import FakeMachines
+from tpu_core import paths
+from tpu_core.bucket import Bucket
+from tpustack.cloud import google as google_client
+from tpustack.cloud.google import Google
+from tpustack.errors import TpustackError
+from tpustack.recovery.machines import Lives, end_machines
+
+PLACE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
+ZONE = f"{PLACE}/zones/us-east5-a"
+HOUR = 3600.0
+NAME, BUCKET = "tpu-stack-mine-tpu", f"{DEFAULT_PROJECT}-tpu-stack-mine"
+INSTANCE = f"projects/{DEFAULT_PROJECT}/zones/us-east5-a/instances/{NAME}"
+OWN = {"tpu-stack": "mine"}
+URN = "urn:pulumi:dev::tpu-stack::gcp:compute/instance:Instance::tpu"
+SPOT = {"provisioningModel": "SPOT", "onHostMaintenance": "TERMINATE"}
+SPOT["instanceTerminationAction"] = "DELETE"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
+    made = LocalCloud(tmp_path / "home", clock=VirtualClock(), latency="none")
+    made.cloud.machines = FakeMachines()
+    made.start()
+    apis = ("compute.googleapis.com", "storage.googleapis.com")
+    projects.enable_services(made.cloud, DEFAULT_PROJECT, apis)
+    who = session(made)
+    monkeypatch.setattr(google_client, "_transport", lambda: who)
+    monkeypatch.setattr("tpustack.recovery.machines.time.time", made.cloud.clock.now)
+    Client(made).post(
+        "storage.googleapis.com/storage/v1/b", {"name": BUCKET}, project=DEFAULT_PROJECT
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def api(cloud: LocalCloud) -> Client:
+    return Client(cloud)
+
+
+def limited(hours: float | None, **tpu: Any) -> StackSettings:
+    config: dict[str, Any] = {
+        "gcp:project": DEFAULT_PROJECT,
+        "tpu-stack:architecture": "compute",
+        "tpu-stack:zone": "us-east5-a",
+        "tpu-stack:tpu": {"acceleratorType": "ct6e-standard-4t", **tpu},
+    }
+    if hours:
+        config["tpu-stack:limits"] = {"timeToLiveHours": hours}
+    return parse(config, "mine")
+
+
+def ended(settings: StackSettings) -> list[str]:
+    said: list[str] = []
+    end_machines(Google(), settings, "mine", said.append)
+    return said
+
+
+def insert(api: Client, **labels: str) -> None:
+    made = machine("us-east5-a", name=NAME, scheduling=SPOT, labels=OWN | labels)
+    api.post(f"{ZONE}/instances", made)
+
+
+def insert_slice(api: Client, **labels: str) -> None:
+    """Create a slice of four machines."""
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
+    policies = f"{PLACE}/regions/us-east5/resourcePolicies"
+    api.post(policies, {"name": "p", "workloadPolicy": policy})
+    family = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    params = {
+        "sourceImage": f"projects/ubuntu-os-accelerator-images/global/images/family/{family}",
+        "diskSizeGb": "200",
+        "diskType": "hyperdisk-balanced",
+    }
+    properties = machine() | {
+        "machineType": "ct6e-standard-4t",
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
+        "scheduling": SPOT,
+        "labels": OWN | labels,
+    }
+    api.post(f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties})
+    body = {
+        "name": NAME,
+        "baseInstanceName": f"{NAME}-###",
+        "instanceTemplate": "global/instanceTemplates/t",
+        "targetSize": 4,
+        "targetSizePolicy": {"mode": "BULK"},
+        "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
+    }
+    api.post(f"{ZONE}/instanceGroupManagers", body)
+
+
+def instances(api: Client) -> list[str]:
+    return [one["name"] for one in api.get(f"{ZONE}/instances").get("items", ())]
+
+
+def recovered(api: Client, cloud: LocalCloud, hours: int) -> bool:
+    """Whether a machine that is gone was recreated, as `tpustack recover` does it."""
+    found = api.get(f"{ZONE}/instances/{NAME}")
+    outputs = {
+        "name": NAME,
+        "project": DEFAULT_PROJECT,
+        "zone": "us-east5-a",
+        "creationTimestamp": found["creationTimestamp"],
+        "scheduling": {"preemptible": True, "maxRunDuration": {"seconds": hours * 3600}},
+    }
+    resource = {"urn": URN, "type": "gcp:compute/instance:Instance", "outputs": outputs}
+    api.delete(f"{ZONE}/instances/{NAME}")
+    lives = Lives(Google(), BUCKET, [resource], lambda text: None)
+    if not lives.left({URN: "gone"}):
+        return False
+    insert(api)
+    lives.note([URN])
+    return True
+
+
+def test_a_machine_is_deleted_when_its_hours_are_over_and_not_before(
+    cloud: LocalCloud, api: Client
+) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(7.9 * HOUR)
+    assert ended(limited(8)) == []
+    cloud.cloud.clock.sleep(HOUR)
+    assert ended(limited(8)) == [f"{NAME} is deleted: its 8 hours are over"]
+    assert instances(api) == []
+    assert ended(limited(8)) == []
+
+
+def test_the_hours_of_a_replacement_count_from_the_first(cloud: LocalCloud, api: Client) -> None:
+    insert(api)
+    for _ in range(3):
+        cloud.cloud.clock.sleep(2 * HOUR)
+        assert recovered(api, cloud, 8)
+    assert ended(limited(8)) == []
+    cloud.cloud.clock.sleep(2.1 * HOUR)
+    assert ended(limited(8)) == [f"{NAME} is deleted: its 8 hours are over"]
+
+
+def test_a_machine_whose_hours_are_over_is_not_recreated(cloud: LocalCloud, api: Client) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(5 * HOUR)
+    assert recovered(api, cloud, 8)
+    cloud.cloud.clock.sleep(4 * HOUR)
+    assert not recovered(api, cloud, 8)
+
+
+def test_a_recovery_that_was_killed_forgets_no_first_birth(cloud: LocalCloud, api: Client) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(5 * HOUR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lives, "note", lambda self, urns: None)
+        assert recovered(api, cloud, 8)
+    cloud.cloud.clock.sleep(4 * HOUR)
+    assert not recovered(api, cloud, 8)
+
+
+def test_what_a_person_creates_begins_a_life_of_its_own(cloud: LocalCloud, api: Client) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(5 * HOUR)
+    assert recovered(api, cloud, 8)
+    api.delete(f"{ZONE}/instances/{NAME}")
+    cloud.cloud.clock.sleep(5 * HOUR)
+    insert(api)
+    assert ended(limited(8)) == []
+
+
+def test_a_bucket_that_does_not_answer_ends_no_limit_and_recreates_nothing(
+    cloud: LocalCloud, api: Client
+) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    cloud.cloud.faults.add(Fault("storage.objects.get", status=403, message="you may not"))
+    assert ended(limited(8))[-1] == f"{NAME} is deleted: its 8 hours are over"
+    insert(api)
+    with pytest.raises(TpustackError, match="you may not"):
+        recovered(api, cloud, 8)
+
+
+def test_a_recovery_that_failed_ends_nothing_that_a_person_creates_later(
+    cloud: LocalCloud, api: Client
+) -> None:
+    """Its note is of a machine that never came."""
+    insert(api)
+    cloud.cloud.clock.sleep(5 * HOUR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lives, "note", lambda self, urns: None)
+        assert recovered(api, cloud, 8)
+    api.delete(f"{ZONE}/instances/{NAME}")
+    cloud.cloud.clock.sleep(5 * HOUR)
+    insert(api)
+    assert ended(limited(8)) == []
+    assert recovered(api, cloud, 8)
+
+
+@pytest.mark.parametrize("content", [b"no JSON", b'{"remaking": 1}', b'{"lives": 1}'])
+def test_a_damaged_record_ends_no_limit(cloud: LocalCloud, api: Client, content: bytes) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    Bucket(BUCKET, Google().exchange).write(paths.STATE, content)
+    assert ended(limited(8))[-1] == f"{NAME} is deleted: its 8 hours are over"
+
+
+@pytest.mark.parametrize("method", ["compute.instances.get", "compute.instanceGroupManagers.get"])
+def test_nothing_is_deleted_when_google_does_not_say_what_there_is(
+    cloud: LocalCloud, api: Client, method: str
+) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    cloud.cloud.faults.add(Fault(method, status=500, message="an error of ours"))
+    with pytest.raises(TpustackError, match="an error of ours"):
+        ended(limited(8))
+    assert cloud.cloud.store.get("compute", INSTANCE) is not None
+
+
+def test_a_refused_deletion_fails_and_is_tried_again(cloud: LocalCloud, api: Client) -> None:
+    insert(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    cloud.cloud.faults.add(Fault("compute.instances.delete", status=403, message="no", count=1))
+    with pytest.raises(TpustackError, match="no"):
+        ended(limited(8))
+    assert ended(limited(8)) == [f"{NAME} is deleted: its 8 hours are over"]
+
+
+def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, api: Client) -> None:
+    insert_slice(api)
+    settings = limited(None, topology="4x4")
+    assert ended(settings) == []
+    # The local cloud takes the others along; Google's page does not say that it does.
+    cloud.cloud.store.delete("compute", f"{INSTANCE}-003")
+    assert len(instances(api)) == 3
+    assert ended(settings) == [f"{NAME} is deleted: it is without 1 of its 4 machines"]
+    assert instances(api) == []
+    assert ended(settings) == []
+
+
+@pytest.mark.parametrize("create", [insert, insert_slice])
+def test_a_tpu_of_another_stack_is_left_alone(
+    cloud: LocalCloud, api: Client, create: Callable[..., None]
+) -> None:
+    create(api, **{"tpu-stack": "other"})
+    before = instances(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    with pytest.raises(TpustackError, match="isn't labelled tpu-stack=mine"):
+        ended(limited(8, topology="4x4"))
+    assert instances(api) == before
+
+
+def test_the_age_of_a_slice_is_enough_when_google_does_not_list_its_machines(
+    cloud: LocalCloud, api: Client
+) -> None:
+    insert_slice(api)
+    cloud.cloud.clock.sleep(9 * HOUR)
+    method = "compute.instanceGroupManagers.listManagedInstances"
+    cloud.cloud.faults.add(Fault(method, status=403, message="you may not"))
+    assert ended(limited(8, topology="4x4")) == [f"{NAME} is deleted: its 8 hours are over"]
+
+
+def test_the_record_is_the_agents(cloud: LocalCloud, api: Client) -> None:
+    insert(api)
+    assert recovered(api, cloud, 8)
+    found = Bucket(BUCKET, Google().exchange).read(paths.STATE)
+    assert found is not None
+    assert list(json.loads(found[0])["lives"]) == [NAME]
