@@ -92,9 +92,7 @@ def submit(
             cure = "use --idle-stop MINUTES, or set limits.idleMinutes"
             if on_demand[1].is_compute:
                 cure = "set limits.timeToLiveHours"
-            warnings.append(
-                f"nothing deletes the TPU of the stack {stack} after the job: {cure}"
-            )
+            warnings.append(f"nothing deletes the TPU of the stack {stack} after the job: {cure}")
     for warning in filter(None, warnings):
         console.say(f"warning: {warning}")
     _print_state(job, job.state, job.name, as_json=as_json)
