@@ -208,19 +208,44 @@ def test_callbacks_are_called_between_loops(
     assert seen[-1] == 4
 
 
+def test_a_callback_stops_the_training_with_a_checkpoint_and_a_test(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Stop(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            assert self.control.model.kernel.shape == (16, 2)
+            if step == 4:
+                self.control.stop()
+
+    sizes = {**SIZES, "epochs": 20}
+    result = fit(create_model, data=ARRAYS, model_dir=str(tmp_path), callbacks=[Stop()], **sizes)
+    assert result.metrics["steps"] == 4
+    assert result.metrics["test_examples"] == 20
+    assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
+
+
+def test_a_stop_between_loops_ends_after_the_loop_that_runs(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Stop(tpu_training.Callback):
+        def between_loops(self, step: int, report: tpu_training.LoopReport) -> None:
+            self.control.stop()
+
+    sizes = {**SIZES, "epochs": 20}
+    result = fit(create_model, data=ARRAYS, model_dir=str(tmp_path), callbacks=[Stop()], **sizes)
+    assert result.metrics["steps"] == 4
+    assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"epoch": 3}, "--epoch: unknown; did you mean --epochs?"),
         ({"mode": "fit"}, "mode='fit': expected one of train, evaluate"),
         ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
-        ({"data": {"train": ARRAYS["train"]}}, "data has 'train'; expected 'train' and 'test'"),
+        ({"data": {"test": ARRAYS["train"]}}, "data has 'test'; expected 'train', and optionally"),
         ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
         ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
-        (
-            {"data": {"train": (IMAGES[:40] / 255, CLASSES[:40]), "test": ARRAYS["test"]}},
-            "train: features are float64 of the shape (40, 4, 4, 1); expected bytes",
-        ),
         (
             {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
             "train: 40 examples, but targets for 39",

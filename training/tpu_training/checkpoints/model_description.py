@@ -132,11 +132,13 @@ def read_description(model_dir: str) -> ModelDescription:
                 f"its format is {content.get('format')}, but this release reads {_FORMAT}"
             )
         spec = content["spec"]
+        inputs = tuple((name, tuple(shape), dtype) for name, shape, dtype in spec.pop("inputs", ()))
         return ModelDescription(
             model=str(content["model"]),
             params=dict(content["params"]),
             spec=DataSpec(
-                **spec | {name: tuple(spec.get(name, ())) for name in ("shape", "outputs")}
+                **spec | {name: tuple(spec.get(name, ())) for name in ("shape", "outputs")},
+                inputs=inputs,
             ),
             task=str(content.get("task", "")),
             task_name=str(content.get("task_name", "")),
@@ -183,6 +185,8 @@ def _differences(had: DataSpec, now: DataSpec) -> Iterator[str]:
     if had.shape != now.shape:
         flag = " (--image_size)" if had.kind == "image" and had.shape[2] == now.shape[2] else ""
         yield f"{had.kind}s of the shape {had.shape}, here {now.shape}{flag}"
+    if had.inputs != now.inputs:
+        yield f"the inputs {had.inputs}, here {now.inputs}"
     if had.classes != now.classes:
         yield f"{had.classes} classes, here {now.classes}"
     if had.targets != now.targets:

@@ -118,12 +118,19 @@ def open_function(path: str, seed: int) -> DataSet:
     Raises:
         InputError: The function fails, or its examples can't be trained on; with FILE:LINE.
     """
-    live = functions.look(functions.load_function(path, "data"), functions.seed_of(seed, 0))
+    name = path.rpartition("/")[2].removesuffix(".py")
+    return of_function(functions.load_function(path, "data"), name, seed, path)
+
+
+def of_function(
+    function: functions.DataFunction, name: str, seed: int, directory: str = ""
+) -> DataSet:
+    """Return the dataset called `name` of a data function. Raises as `open_function`."""
+    live = functions.look(function, functions.seed_of(seed, 0))
     splits = {
         split: manifests.Split(count, (manifests.DataFile(split, count, 0, ""),))
         for split, count in live.examples.items()
     }
-    name = path.rpartition("/")[2].removesuffix(".py")
     names = live.function.class_names
     manifest = manifests.Manifest(name, live.spec, live.encoding, splits, names)
-    return DataSet(path, manifest, function=live)
+    return DataSet(directory or name, manifest, function=live)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops
 
 from tpu_training.data import manifest, shards, source
 from tpu_training.errors import DataError, InputError, user_line
@@ -29,9 +30,14 @@ _COUNT = re.compile(r"expected to contain (\d+) elements? but contained (?:at le
 _SHAPE = re.compile(
     r"Shape of tensor \S+ (\S+) is not compatible with expected shape (\S+?)\.?$", re.M
 )
-_RANGE = re.compile(r"a (?:class|token id) other than -?\d+ to \d+")
+_RANGE = re.compile(r"a (?:class|token id) other than -?\d+ to \d+|NaN or infinity in [\w/]+")
 _FEATURES = (
-    "bytes (height, width, channels), the content of a JPEG or PNG file, or token ids (length,)"
+    "a tensor of numbers, the content of a JPEG or PNG file, or a dictionary of tensors by name"
+)
+# What every TPU computes with; float64 becomes float32, as in Keras.
+_DTYPES = (
+    *("bfloat16", "float32", "float64", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
 )
 _TARGETS = (
     "a whole number for a class, 0 and 1 (labels,), floating-point numbers, or a class for each "
@@ -130,7 +136,9 @@ class LiveFunction:
             return features, tf.zeros((), tf.int32)
         return features, self._targets(example[1])
 
-    def _features(self, features: tf.Tensor) -> tf.Tensor:
+    def _features(self, features: Any) -> Any:
+        if self.encoding == manifest.ARRAY:
+            return _leaves(features, self.spec)
         if self.encoding == manifest.ENCODED:
             return tf.ensure_shape(features, ())
         if self.encoding == manifest.RAW:
@@ -214,6 +222,186 @@ def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:
         return tf.identity(values)
 
 
+def _leaves(features: Any, spec: specs.DataSpec) -> Any:
+    """Return features in the form of `spec`; fail at run time where they can't be."""
+    forms = spec.features(tf.TensorSpec)
+    paths = {name: f"features/{name}" for name in forms} if spec.inputs else "features"
+    return tf.nest.map_structure(_leaf, features, forms, paths)
+
+
+def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
+    """Return one of the features in its form; its `path` is for messages."""
+    value = tf.ensure_shape(tf.cast(value, spec.dtype), spec.shape)
+    if not spec.dtype.is_floating:
+        return value
+    finite = tf.reduce_all(tf.math.is_finite(tf.cast(value, tf.float32)))
+    with tf.control_dependencies([tf.debugging.Assert(finite, [f"NaN or infinity in {path}"])]):
+        return tf.identity(value)
+
+
+# What a program hands over in memory: arrays, a tf.data.Dataset, a Keras PyDataset. Each becomes a
+# data function, so that it is read, dealt to hosts and resumed like one in a file.
+
+# These shuffle and cache with a state outside of the graph, which another pass would not find.
+# Their first versions have none.
+_SHUFFLE = "ShuffleDataset"
+_WITHOUT_STATE = {"ShuffleDatasetV3": _SHUFFLE, "CacheDatasetV2": "CacheDataset"}
+
+
+def given_function(splits: Mapping[str, Any]) -> DataFunction:
+    """Return the data function of `splits`, each of (features, targets) or a Dataset.
+
+    Raises:
+        DataError: One of them is none of these, or its leaves don't fit together.
+    """
+    made = {name: _given(value, f"data['{name}']") for name, value in splits.items()}
+
+    def dataset(split: str, context: Context) -> tf.data.Dataset | None:
+        return made[split](split == manifest.TRAIN, context.seed) if split in made else None
+
+    return DataFunction(tf.autograph.experimental.do_not_convert(dataset), "data")
+
+
+# whether to shuffle, the epoch's seed -> its examples
+_Rows = Callable[[bool, Any], tf.data.Dataset]
+
+
+def _given(value: Any, path: str) -> _Rows:
+    if isinstance(value, tf.data.Dataset):
+        return _of_dataset(value, path)
+    if isinstance(value, tuple) and len(value) == 2:
+        return _of_arrays(*value, path)
+    if hasattr(value, "__getitem__") and hasattr(value, "num_batches"):
+        return _of_dataset(_batches(value, path), path)
+    raise DataError(
+        f"{path} is a {type(value).__name__}; expected a tuple of features and targets, a "
+        "tf.data.Dataset or a keras.utils.PyDataset"
+    )
+
+
+def _of_arrays(features: Any, targets: Any, path: str) -> _Rows:
+    """Return examples of arrays in memory, in another order in each epoch."""
+    leaves = {"features": features} if not isinstance(features, Mapping) else dict(features)
+    prefix = "features/" if isinstance(features, Mapping) else ""
+    named = {f"{prefix}{name}": value for name, value in leaves.items()}
+    if targets is not None:
+        named["targets"] = targets
+    arrays = {name: _tensor(value, f"{path}: {name}") for name, value in named.items()}
+    lengths = {name: int(value.shape[0]) for name, value in arrays.items()}
+    if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise DataError(f"{path}: expected the same number of examples in each, but {told}")
+    given: Any = {name: arrays[f"{prefix}{name}"] for name in leaves}
+    given = given if prefix else given["features"]
+    parts = (given,) if targets is None else (given, arrays["targets"])
+    count = next(iter(lengths.values()))
+
+    def rows(shuffles: bool, seed: Any) -> tf.data.Dataset:
+        order = tf.range(count)
+        if shuffles:
+            order = shards.permutation(count, tf.stack([tf.cast(seed, tf.int64), 0]))
+
+        def example(number: tf.Tensor) -> tuple[Any, ...]:
+            return tuple(tf.nest.map_structure(lambda each: tf.gather(each, number), parts))
+
+        numbers = tf.data.Dataset.from_tensor_slices(order)
+        return numbers.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    return rows
+
+
+def _tensor(values: Any, path: str) -> tf.Tensor:
+    """Return one leaf as a tensor (examples, …). Raises DataError with `path`."""
+    try:
+        tensor = tf.convert_to_tensor(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: its rows have different lengths or types; pad them to one shape ({error})"
+        ) from error
+    if not tensor.shape.rank:
+        raise DataError(f"{path} is a single {tensor.dtype.name}; expected one value per example")
+    if tensor.dtype.is_floating:
+        bad = ~tf.math.is_finite(tf.cast(tensor, tf.float32))
+        rows = tf.where(tf.reduce_any(tf.reshape(bad, (len(tensor), -1)), axis=1))[:, 0]
+        if len(rows):
+            raise DataError(
+                f"{path} has NaN or infinity in {len(rows)} examples, first in number "
+                f"{int(rows[0])}; replace or leave them out"
+            )
+    return tensor
+
+
+def _batches(given: Any, path: str) -> tf.data.Dataset:
+    """Return the batches of a PyDataset, which are read in Python."""
+    count = given.num_batches
+    if count is None:
+        raise DataError(f"{path} never ends; give it a length, because it is read in epochs")
+    first = tf.nest.map_structure(tf.convert_to_tensor, given[0])
+    signature = tf.nest.map_structure(
+        lambda each: tf.TensorSpec((None, *each.shape[1:]), each.dtype), first
+    )
+
+    def batches() -> Iterator[Any]:
+        return (given[number] for number in range(count))
+
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
+    """Return the examples of a Dataset, made from its graph in each epoch.
+
+    An iterator's state would be saved with its buffers and for one number of hosts only. A graph
+    that is given its seeds is exact on any: it is read from the start of the epoch, and what was
+    seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had.
+    """
+    if given.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise DataError(f"{path} never ends; remove repeat(), because it is read in epochs")
+    try:
+        graph = tf.compat.v1.GraphDef.FromString(given._as_serialized_graph().numpy())
+    except tf.errors.OpError as error:
+        raise DataError(
+            f"{path}: its state can't be written as a graph, so a training could not resume "
+            f"({error.message.splitlines()[0]}); pass a file with a function dataset(split, "
+            "context)"
+        ) from error
+    inputs = [tuple(node.input) for node in graph.node if _WITHOUT_STATE.get(node.op) == _SHUFFLE]
+    seeds = [name for _, _, *pair, _ in inputs for name in pair]
+    batched = _is_batched(given.element_spec, {node.op for node in graph.node})
+    (end,) = (node for node in graph.node if node.op == "_Retval")
+    whole = f"{end.input[0].partition(':')[0]}:0"
+    graph.node.remove(end)
+    for node in graph.node:
+        if node.op in _WITHOUT_STATE:
+            node.op = _WITHOUT_STATE[node.op]
+            del node.input[-1]
+
+    def in_graph(seed: tf.Tensor) -> tf.data.Dataset:
+        drawn = {name: seed + at for at, name in enumerate(seeds)}
+        names = {f"{name.partition(':')[0]}:0": value for name, value in drawn.items()}
+        (variant,) = tf.graph_util.import_graph_def(
+            graph, input_map=names, return_elements=[whole], name=""
+        )
+        # `given` holds what its Python functions are, as long as this function lives.
+        remade = dataset_ops._VariantDataset(variant, given.element_spec)
+        return remade.unbatch() if batched else remade
+
+    remake = tf.function(in_graph, autograph=False)
+
+    def rows(_: bool, seed: Any) -> tf.data.Dataset:
+        make = remake if tf.executing_eagerly() else in_graph
+        return make(tf.cast(seed, tf.int64))
+
+    return rows
+
+
+def _is_batched(spec: Any, operations: set[str]) -> bool:
+    """Return whether elements of `spec` are batches, which Keras would take."""
+    sizes = {each.shape[0] if each.shape.rank else 0 for each in tf.nest.flatten(spec)}
+    return sizes == {None} or (
+        len(sizes) == 1 and sizes != {0} and any("BatchDataset" in name for name in operations)
+    )
+
+
 # The look: one pass over the first epoch, or only over its first example where the function says
 # how many there are and how many classes.
 
@@ -224,12 +412,25 @@ class Form:
 
     Attributes:
         width: The number of labels or numbers; 0 where a class is learned.
+        dtype: The type of features that are a plain array.
+        inputs: Name, shape and type of each of several features.
     """
 
     encoding: str
     shape: tuple[int, ...]
     targets: str
     width: int
+    dtype: str = ""
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+
+    def spec(self, classes: int, vocabulary: int) -> specs.DataSpec:
+        """Return the spec of such examples."""
+        if self.encoding == manifest.ARRAY:
+            return specs.DataSpec(
+                "array", self.shape, self.dtype, classes, targets=self.targets, inputs=self.inputs
+            )
+        stored = self.encoding, self.shape, classes, vocabulary, self.targets
+        return manifest.stored_spec(*stored)
 
 
 def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
@@ -263,8 +464,7 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
             f"{function.place}: class_names has {len(names)} names for {classes} {form.targets}"
         )
     vocabulary = 1 + highest[1] if form.encoding == manifest.TOKENS else 0
-    spec = manifest.stored_spec(form.encoding, form.shape, classes, vocabulary, form.targets)
-    return LiveFunction(function, form.encoding, spec, counts)
+    return LiveFunction(function, form.encoding, form.spec(classes, vocabulary), counts)
 
 
 def _form(rows: tf.data.Dataset, place: str) -> Form:
@@ -287,15 +487,44 @@ def form_of(example: object, place: str) -> Form:
         DataError: It has none that a training takes.
     """
     parts = example if isinstance(example, tuple) else (example,)
-    if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts):
+    if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts[1:]):
         raise DataError(
             f"{place} yields {type(example).__name__} of {len(parts)}, expected a pair of tensors, "
             "features and targets"
         )
-    encoding, shape = _encoding(parts[0], place)
+    encoding, dtype = manifest.ARRAY, ""
+    shape: tuple[int, ...] = ()
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    if isinstance(parts[0], Mapping):
+        leaves = {str(name): each for name, each in sorted(parts[0].items())}
+        inputs = tuple((name, *_array(x, f"features/{name}", place)) for name, x in leaves.items())
+    elif not isinstance(parts[0], tf.Tensor):
+        raise DataError(f"{place} yields features that are {_kind(parts[0])}, expected {_FEATURES}")
+    else:
+        encoding, shape = _encoding(parts[0], place)
+        if encoding == manifest.ARRAY:
+            shape, dtype = _array(parts[0], "features", place)
     targets = _target_kind(parts[1], encoding, shape, place) if len(parts) == 2 else specs.NOTHING
     width = int(tf.size(parts[1])) if targets in (specs.LABELS, specs.NUMBERS) else 0
-    return Form(encoding, shape, targets, width)
+    return Form(encoding, shape, targets, width, dtype, inputs)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        return f"a {type(value).__name__}; pad it with to_tensor() or padded_batch()"
+    return f"a {type(value).__name__}"
+
+
+def _array(value: Any, path: str, place: str) -> tuple[tuple[int, ...], str]:
+    """Return shape and type of one of the features as a step takes it."""
+    if not isinstance(value, tf.Tensor):
+        raise DataError(f"{place}: {path} is {_kind(value)}; expected a tensor of numbers")
+    if value.dtype.name not in _DTYPES:
+        raise DataError(
+            f"{place}: {path} is {value.dtype.name}, which TPUs do not compute with; expected one "
+            f"of {', '.join(_DTYPES)}"
+        )
+    return tuple(value.shape), "float32" if value.dtype == tf.float64 else value.dtype.name
 
 
 def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
@@ -312,13 +541,13 @@ def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
             f"{place} yields texts, which must become token ids first; write them as CSV or "
             "Parquet for `tpu-training data convert`"
         )
-    raise DataError(f"{place} yields features of {_described(features)}, expected {_FEATURES}")
+    return manifest.ARRAY, shape
 
 
 def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], place: str) -> str:
     whole = targets.dtype.is_integer or targets.dtype == tf.bool
-    # An image in a file has no known size, so its targets are never a mask.
-    features = () if encoding == manifest.ENCODED else shape
+    # An image in a file has no known size, so its targets are never a mask; an array has no places.
+    features = () if encoding in (manifest.ENCODED, manifest.ARRAY) else shape
     found = tuple(targets.shape)
     if kind := source.kind_of_targets(targets.dtype.is_floating, whole, found, features):
         return kind
@@ -346,6 +575,8 @@ def _tops(
 
     def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         token = tf.reduce_max(example[0]) if form.encoding == manifest.TOKENS else 0
+        if form.encoding == manifest.ARRAY:
+            _leaves(example[0], form.spec(0, 0))  # It asserts that there is no NaN.
         classes = tf.cast(0 if form.targets in counted else example[1], tf.int64)
         if form.targets == specs.MASK:
             classes = tf.where(classes == manifest.NO_CLASS, tf.zeros((), tf.int64), classes)
@@ -378,6 +609,11 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
     """
     live = look(load_function(str(path), "source"), options.seed)
     function, spec = live.function, live.spec
+    if live.encoding == manifest.ARRAY:
+        raise DataError(
+            f"{function.place}: files hold images and token ids only; pass the function itself to "
+            "the training, as --data"
+        )
 
     def examples(split: str) -> source.Examples:
         seen: list[int] = []

@@ -10,8 +10,9 @@ from tpu_training.errors import DataError, InputError
 from tpu_training.models.spec import CLASS, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
-# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids.
-RAW, ENCODED, TOKENS = "raw", "encoded", "tokens"
+# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids. ARRAY is
+# anything else, which no file stores: it comes from a function or from Python.
+RAW, ENCODED, TOKENS, ARRAY = "raw", "encoded", "tokens", "array"
 # The names of targets in a tf.train.Example: of a class, and of everything else.
 LABEL, TARGETS_FIELD = "label", "targets"
 # What the content of an image file begins with.

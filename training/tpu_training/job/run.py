@@ -27,7 +27,7 @@ from tpu_training.data import function as data_function
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
-from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
+from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
 from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
@@ -103,6 +103,9 @@ class Trainer:
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
+        self._control = Control(state.model, shutdown.request_save)
+        for observer in self._observers:
+            observer.control = self._control
         record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
@@ -119,7 +122,8 @@ class Trainer:
         )
         self._checkpoints.copied = self._monitor.model.copied
         validates = job.trains and manifest.VALIDATION in data.manifest.splits
-        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * job.evaluates
+        tests = job.evaluates and manifest.TEST in data.manifest.splits
+        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
@@ -208,7 +212,9 @@ class Trainer:
         return evaluation
 
     def _exhausted(self, step: int) -> bool:
-        """Return whether the best evaluation is `patience` evaluations old."""
+        """Return whether a callback stops, or the best evaluation is `patience` evaluations old."""
+        if self._control.stopped:
+            return True
         params, best = self._job.params, self._checkpoints.record.best
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
@@ -392,7 +398,7 @@ def connect_and_open(
     Raises:
         InputError: The data is unusable, or the workers can't read it.
     """
-    opened = None if manifest.is_function(job.data) else _open(job)
+    opened = None if job.is_live else _open(job)
     with connecting or nullcontext():
         cluster = connect(workers, wait, job.params.local_devices)
     job, data = opened or _open(job)
@@ -404,11 +410,14 @@ def connect_and_open(
 
 
 def _open(job: Job) -> tuple[Job, data_set.DataSet]:
-    data = data_set.open_given(job.data, job.params.seed)
+    if job.given is not None:
+        function = data_function.given_function(job.given)
+        data = data_set.of_function(function, job.data, job.params.seed)
+    else:
+        data = data_set.open_given(job.data, job.params.seed)
     tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
-    if job.evaluates:
-        data.manifest.split(manifest.TEST)
     if job.mode == "evaluate":
+        data.manifest.split(manifest.TEST)
         return job, data
     job = dataclasses.replace(job, params=validation.with_fraction(job.params, data.manifest))
     return job, validation.hold_out(data, job.params)
@@ -417,7 +426,7 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
     """Refuse a function that the workers can't run, or that a resumed job can't continue."""
     graph = trace(live.function)
-    if python := python_in(graph):
+    if python := python_in(graph, live.function.place):
         if cluster.endpoint:
             raise errors.InputError(
                 f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
@@ -444,9 +453,10 @@ def trace(function: data_function.DataFunction) -> tf.Graph:
     return rows.get_concrete_function(tf.TensorSpec((), tf.int64)).graph
 
 
-def python_in(graph: tf.Graph) -> str:
-    """Return FILE:LINE of what runs Python for each example in `graph`, or ""."""
-    return next((_where(found) for found in operations(graph) if found.type in _PYTHON), "")
+def python_in(graph: tf.Graph, place: str) -> str:
+    """Return FILE:LINE, or `place`, of what runs Python for each example in `graph`, or ""."""
+    found = (each for each in operations(graph) if each.type in _PYTHON)
+    return next((_where(each) or place for each in found), "")
 
 
 def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
@@ -492,5 +502,5 @@ def _draws_its_seed(operation: tf.Operation) -> bool:
 def _where(operation: tf.Operation) -> str:
     """Return FILE:LINE of the user's code that made `operation`, or ""."""
     return errors.users_line(
-        (frame.filename, frame.lineno) for frame in reversed(operation.traceback)
+        (frame.filename, frame.lineno) for frame in reversed(operation.traceback or ())
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from tpu_training.errors import Interrupted
 
@@ -43,8 +44,29 @@ class LoopReport:
     gradient_norms: Mapping[str, float] = field(default_factory=dict)
 
 
+class Control:
+    """What a callback may do to the training that it watches.
+
+    Attributes:
+        model: The model that is trained. Read it in `before_loop`, when no step runs.
+    """
+
+    def __init__(self, model: Any, save: Callable[[], None]) -> None:
+        self.model, self.save, self.stopped = model, save, False
+
+    def stop(self) -> None:
+        """End the training after the loop that runs, with a checkpoint and the last evaluations."""
+        self.stopped = True
+
+
 class Callback:
-    """Runs in the main thread; its exceptions end the training. All methods are optional."""
+    """Runs in the main thread; its exceptions end the training. All methods are optional.
+
+    `control` is set before `start`: `control.stop()` ends the training, `control.save()` saves a
+    checkpoint after the loop that runs, and `control.model` is the model.
+    """
+
+    control: Control
 
     def start(self, step: int) -> None:
         """Start before the first loop, with `step` steps done already."""

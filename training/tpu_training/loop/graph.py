@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.models.params import Params
@@ -65,7 +66,15 @@ def _operations(graph: tf.Graph, seen: set[str]) -> Iterator[tf.Operation]:
                 seen.add(name)
                 # Public APIs have the functions' definitions only, without the user's lines.
                 if function := graph._get_function(name):
-                    yield from _operations(function.graph, seen)
+                    yield from _operations(_graph_of(function, graph), seen)
+
+
+def _graph_of(function: Any, caller: tf.Graph) -> tf.Graph:
+    """Return the graph of `function`; that of an imported one is made of its definition."""
+    if hasattr(function, "graph"):
+        return function.graph
+    with caller.as_default():
+        return function_def_to_graph(function.definition)
 
 
 def called(operation: tf.Operation) -> Iterator[str]:

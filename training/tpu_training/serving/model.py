@@ -23,7 +23,7 @@ from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, DataSpec, Task
 
 SIGNATURE = "serving_default"
-_INPUT_NAMES = {"image": "images", "text": "token_ids"}
+_INPUT_NAMES = {"image": "images", "text": "token_ids", "array": "features"}
 
 Array = npt.NDArray[Any]
 
@@ -52,6 +52,11 @@ class RestoredModel:
 
     def input_spec(self, batch: int | None, dtype: str | None = None) -> tf.TensorSpec:
         """Return the spec of the input: `batch` examples, None for any number."""
+        if self.spec.inputs:
+            raise errors.InputError(
+                "the model takes several inputs, and an exported one has a single input so far; "
+                "predict with tpu_training.load(model_dir)"
+            )
         shape = (batch, *self.spec.shape)
         return tf.TensorSpec(shape, dtype or self.spec.dtype, name=_INPUT_NAMES[self.spec.kind])
 

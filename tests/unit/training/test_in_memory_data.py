@@ -1,0 +1,229 @@
+"""`fit` takes examples in memory: arrays of any form, Datasets, a PyDataset, several inputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tpu_training
+from tests.unit.training import pages
+from tpu_training.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.training
+
+RANDOM = np.random.default_rng(3)
+TABLE = RANDOM.normal(size=(48, 5)).astype(np.float32)
+CODES = RANDOM.integers(0, 4, (48, 2)).astype(np.int16)
+CLASSES = (TABLE[:, 0] > 0).astype(np.int64)
+TWO: dict[str, Any] = {"table": TABLE, "codes": CODES}
+SIZES = {"global_batch_size": 8, "evaluation_batch_size": 16, "learning_rate": 0.1, "epochs": 3}
+
+
+@pytest.fixture
+def fit(one_device: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tpu_training.Result]:
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+    return tpu_training.fit
+
+
+def linear(params: Any, spec: Any, seed: int) -> Any:
+    """Create a model of the features, which are one array or two by name."""
+    import tensorflow as tf
+
+    class Linear(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            sizes = [shape[0] for _, shape, _ in spec.inputs] or [spec.shape[0]]
+            self.kernel = tf.Variable(tf.zeros((sum(sizes), spec.classes)))
+
+        def __call__(self, features: Any, training: bool) -> tf.Tensor:
+            parts = [tf.cast(each, tf.float32) for each in tf.nest.flatten(features)]
+            return tf.concat(parts, axis=1) @ self.kernel
+
+    return Linear()
+
+
+def keras_model(params: Any, spec: Any, seed: int) -> Any:
+    import keras
+
+    inputs = [keras.Input(shape, name=name, dtype=dtype) for name, shape, dtype in spec.inputs]
+    parts = [keras.layers.Dense(4)(each) for each in inputs]
+    return keras.Model(inputs, keras.layers.Dense(spec.classes)(keras.layers.Concatenate()(parts)))
+
+
+def dataset(**options: Any) -> Any:
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices((TWO, CLASSES))
+    return rows.shuffle(48, **options).map(lambda x, y: (x, y)).batch(16).prefetch(1)
+
+
+def kernel(result: tpu_training.Result) -> Any:
+    return result.model.kernel.numpy()
+
+
+def test_float_features_train_without_a_test_split(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    result = fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), **SIZES)
+    assert result.metrics["steps"] == 18
+    assert not [name for name in result.metrics if name.startswith("test_")]
+    found = result.predict(TABLE)["classes"]
+    assert np.mean(found == CLASSES) > 0.8
+
+
+def test_two_inputs_of_a_keras_model_are_evaluated_exactly(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    held: Any = {name: values[:21] for name, values in TWO.items()}
+    result = fit(
+        keras_model,
+        data=(TWO, CLASSES),
+        validation=dataset(),
+        test=(held, CLASSES[:21]),
+        model_dir=str(tmp_path),
+        **SIZES,
+    )
+    assert result.metrics["test_examples"] == 21
+    assert result.metrics["validation_examples"] == 48
+    right = np.mean(result.predict(held)["classes"] == CLASSES[:21])
+    assert result.metrics["test_accuracy"] == pytest.approx(right)
+
+
+def test_a_dataset_resumes_with_the_same_examples_though_its_shuffle_has_no_seed(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    whole = fit(linear, data=dataset(), model_dir=f"{tmp_path}/whole", **SIZES)
+    constant = {**SIZES, "schedule": "constant", "warmup_fraction": 0.0}
+    whole = fit(linear, data=dataset(), model_dir=f"{tmp_path}/constant", **constant)
+    # Ends within an epoch; another object with another seed of its own continues.
+    halfway = {**constant, "epochs": 1.5}
+    fit(linear, data=dataset(), model_dir=f"{tmp_path}/parts", **halfway)
+    resumed = fit(linear, data=dataset(seed=9), model_dir=f"{tmp_path}/parts", **constant)
+    np.testing.assert_array_equal(kernel(whole), kernel(resumed))
+
+
+def test_a_py_dataset_gives_its_batches_as_examples(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import keras
+
+    class Batches(keras.utils.PyDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, number: int) -> Any:
+            rows = slice(13 * number, 13 * (number + 1))  # The last one has 9 examples.
+            return TABLE[rows], CLASSES[rows]
+
+    result = fit(linear, data=Batches(), model_dir=str(tmp_path), **SIZES)
+    assert result.metrics["steps"] == 18
+
+
+def bad_value(at: int) -> Any:
+    values = TABLE.copy()
+    values[at, 2] = np.nan
+    return values
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({**TWO, "codes": CODES[:9]}, "features/codes has 9"),
+        (bad_value(7), "features has NaN or infinity in 1 examples, first in number 7"),
+        ({"table": [[1.0], [1.0, 2.0]]}, "features/table: its rows have different lengths"),
+        (TABLE.astype(np.complex128), "features is complex128, which TPUs do not compute with"),
+        (TABLE.astype(np.float16), "features is float16, which TPUs do not compute with"),
+        ({"table": TABLE, "unit": 3.0}, "features/unit is a single float32"),
+    ],
+)
+def test_features_that_do_not_do_are_refused_by_their_path(features: Any, message: str) -> None:
+    from tpu_training.data import function
+
+    with pytest.raises(DataError, match=re.escape(message)):
+        function.look(function.given_function({"train": (features, CLASSES)}), 0)
+
+
+def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> None:
+    import tensorflow as tf
+
+    from tpu_training.data import function
+
+    ragged = tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [2.0, 3.0]]), [0, 1]))
+    given = {
+        "never ends; remove repeat()": dataset().repeat(),
+        "an example of the shape [2], but the first one has [1]": ragged,
+        "NaN or infinity in features": tf.data.Dataset.from_tensor_slices((bad_value(40), CLASSES)),
+    }
+    for message, rows in given.items():
+        with pytest.raises(DataError, match=re.escape(message)):
+            function.look(function.given_function({"train": rows}), 0)
+
+
+def test_what_is_no_data_is_told_before_anything_is_created(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    for data, message in (
+        ({"test": (TABLE, CLASSES)}, "data has 'test'; expected 'train'"),
+        (3, r"data['train'] is a int; expected a tuple of features and targets"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            fit(linear, data=data, model_dir=str(tmp_path), **SIZES)
+    with pytest.raises(InputError, match="validation: data=somewhere names a dataset"):
+        fit(linear, data="somewhere", validation=dataset(), model_dir=str(tmp_path))
+
+
+def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import keras
+
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, decay_steps=1, decay_rate=0.5)
+    result = fit(
+        keras_model,
+        data=(TWO, CLASSES),
+        test=(TWO, CLASSES),
+        model_dir=str(tmp_path),
+        optimizer=keras.optimizers.Lion(rate),
+        loss=keras.losses.CategoricalHinge(),
+        metrics=["mean_absolute_error"],
+        global_batch_size=8,
+    )
+    assert "test_mean_absolute_error" in result.metrics
+    assert result.history[-1]["learning_rate"] < 0.05
+    model = tpu_training.load(str(tmp_path), model=keras_model)
+    found = model.predict({name: values[:5] for name, values in TWO.items()})
+    np.testing.assert_allclose(
+        found["probabilities"],
+        result.predict({name: values[:5] for name, values in TWO.items()})["probabilities"],
+        rtol=1e-4,
+    )
+
+
+def test_a_keras_optimizer_needs_a_keras_model(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import keras
+
+    with pytest.raises(InputError, match="optimizer, loss and metrics of Keras need a Keras model"):
+        fit(
+            linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), optimizer=keras.optimizers.SGD()
+        )
+
+
+def test_the_pages_example_of_two_inputs_learns(
+    fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "two_inputs"}
+    exec(compile(pages.programs("models")["two_inputs.py"], "two_inputs.py", "exec"), names)
+    found = names["result"].predict(names["rows"])["classes"]
+    assert np.mean(found == names["classes"]) > 0.9
+    np.testing.assert_array_equal(names["model"].predict(names["few"])["classes"], found[:3])
