@@ -1,18 +1,16 @@
 """Train from Python, such as a notebook: the job that the command line runs."""
 
 import functools
-import hashlib
 import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpu_training import errors, tasks
-from tpu_training.data.conversion import Storage, store
-from tpu_training.data.manifest import FILE_NAME, SPLITS
+from tpu_training.data import conversion
+from tpu_training.data.manifest import SPLITS
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
 from tpu_training.loop.callbacks import Callback
@@ -222,7 +220,8 @@ def write_data(
     if validation is not None:
         splits["validation"] = validation
     source = source_of_arrays(name, splits, class_names)
-    store(source, directory, Storage(text_length=text_length, vocabulary_size=vocabulary_size))
+    storage = conversion.Storage(text_length=text_length, vocabulary_size=vocabulary_size)
+    conversion.store(source, directory, storage)
 
 
 def _given_model(
@@ -252,7 +251,14 @@ def _compiled(
                 f"model, but this is a {type(model).__name__}; name one of the trainer's "
                 "optimizers, and pass losses and metrics as task=Task(…)"
             )
-        model.compile(optimizer=optimizer, loss=loss, metrics=[*metrics])
+        # What is not given stays as the model was compiled.
+        settings = {"optimizer": None, "loss": None, "metrics": None}
+        if model.compiled:
+            had = getattr(model._compile_metrics, "_user_metrics", None)
+            settings = {"optimizer": model.optimizer, "loss": model.loss, "metrics": had}
+        given = {"optimizer": optimizer, "loss": loss, "metrics": [*metrics] or None}
+        settings |= {name: each for name, each in given.items() if each is not None}
+        model.compile(**settings)
         return model
 
     return replace(definition, create_model=compiled)
@@ -318,46 +324,12 @@ def _data(
             "optionally 'validation' and 'test', each with a tuple of features and targets or a "
             "Dataset"
         )
-    if "test" in splits and all(_fits_files(each) for each in splits.values()):
-        return _written(splits, model_dir), None
-    return "data", splits
-
-
-def _fits_files(examples: Any) -> bool:
-    """Return whether `examples` are arrays of bytes, token ids or texts."""
-    import numpy as np
-
-    if not isinstance(examples, tuple) or isinstance(examples[0], Mapping):
-        return False
-    try:
-        features = np.asarray(examples[0])
-    except ValueError:  # Rows of different lengths, which are told of later.
-        return False
-    images = features.dtype == np.uint8 and features.ndim in (3, 4)
-    return images or (features.dtype.kind in "iUO" and features.ndim < 3)
-
-
-def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
-    """Write the arrays below `model_dir` under a name of their content, unless they are there."""
-    import numpy as np
-
-    if "://" in model_dir:
+    if "://" in model_dir and conversion.are_written(splits):
         raise errors.InputError(
             f"model_dir={model_dir}: arrays are written to a local directory; write them with "
             "write_data, copy that directory to the bucket and pass its URL as data"
         )
-    digest = hashlib.sha256()
-    for split in sorted(data):
-        for values in data[split]:
-            array = np.asarray(values)
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            content = repr(array.tolist()) if array.dtype.kind == "O" else array.tobytes()
-            digest.update(content.encode() if isinstance(content, str) else content)
-    directory = Path(model_dir) / f"data-{digest.hexdigest()[:12]}"
-    if not (directory / FILE_NAME).is_file():
-        train, test = data["train"], data["test"]
-        write_data(str(directory), train=train, test=test, validation=data.get("validation"))
-    return str(directory)
+    return "data", splits
 
 
 def _log_to_standard_output() -> None:

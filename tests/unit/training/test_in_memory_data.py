@@ -110,6 +110,66 @@ def test_a_dataset_resumes_with_the_same_examples_though_its_shuffle_has_no_seed
     np.testing.assert_array_equal(kernel(whole), kernel(resumed))
 
 
+def test_a_split_by_take_and_skip_stays_one_if_the_shuffle_does_not_reshuffle() -> None:
+    import tensorflow as tf
+
+    from tpu_training.data import function
+
+    rows = tf.data.Dataset.range(20).shuffle(20, seed=4, reshuffle_each_iteration=False)
+    made = function.given_function({"train": rows.skip(5), "validation": rows.take(5)})
+
+    def read(split: str, seed: int) -> set[int]:
+        rows = made(split, seed)
+        assert rows is not None
+        return set(rows.as_numpy_iterator())
+
+    for seed in (1, 2):
+        train, held = read("train", seed), read("validation", seed)
+        assert train | held == set(range(20))
+        assert len(train) == 15
+
+
+def test_a_dataset_is_read_by_rows_though_it_was_batched_in_between() -> None:
+    import tensorflow as tf
+
+    from tpu_training.data import function
+
+    pairs = tf.data.Dataset.from_tensor_slices((TABLE, TABLE)).batch(4)
+    for given, examples in ((pairs, 48), (pairs.unbatch(), 48), (pairs.unbatch().batch(6), 48)):
+        assert function.look(function.given_function({"train": given}), 0).examples == {
+            "train": examples
+        }
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_any_number_of_hosts_shares_the_batches_of_a_dataset_of_ones_own(
+    cluster: Cluster, hosts: int
+) -> None:
+    from tpu_training.data import data_set, function, pipeline
+    from tpu_training.models.params import Params
+
+    made = function.given_function({"train": dataset(), "test": dataset()})
+    data = data_set.of_function(made, "data", 3)
+    params = Params(global_batch_size=12, evaluation_batch_size=12, seed=3)
+
+    def read(first: int, of: int) -> list[Any]:
+        """The rows of each of four batches from step `first` on, of all hosts in turn."""
+        parts = [
+            pipeline.training_rows(data, params, first, of, host).take(4) for host in range(of)
+        ]
+        batches = zip(*(part.as_numpy_iterator() for part in parts), strict=True)
+        return [np.concatenate([features["table"] for features, _ in batch]) for batch in batches]
+
+    np.testing.assert_array_equal(read(3, 1), read(3, hosts))
+    np.testing.assert_array_equal(read(0, 1)[3], read(3, hosts)[0])
+    seen: list[Any] = []
+    for host in range(hosts):
+        rows = pipeline.evaluation_rows(data, params, hosts, host)
+        for features, _, weights in rows.as_numpy_iterator():
+            seen += features["table"][weights == 1].tolist()
+    assert sorted(seen) == sorted(TABLE.tolist())
+
+
 def test_a_py_dataset_gives_its_batches_as_examples(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -161,6 +221,8 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
         "never ends; remove repeat()": dataset().repeat(),
         "an example of the shape [2], but the first one has [1]": ragged,
         "NaN or infinity in features": tf.data.Dataset.from_tensor_slices((bad_value(40), CLASSES)),
+        "reshuffle_each_iteration=False) has no seed": dataset(reshuffle_each_iteration=False),
+        "cache(FILE) after shuffle() keeps one epoch's order": dataset().cache("/tmp/rows"),
     }
     for message, rows in given.items():
         with pytest.raises(DataError, match=re.escape(message)):
@@ -205,6 +267,26 @@ def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
         result.predict({name: values[:5] for name, values in TWO.items()})["probabilities"],
         rtol=1e-4,
     )
+
+
+def test_what_fit_is_not_given_stays_as_the_model_was_compiled(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import keras
+
+    def compiled(params: Any, spec: Any, seed: int) -> Any:
+        model = keras_model(params, spec, seed)
+        model.compile(
+            optimizer=keras.optimizers.SGD(0.25), loss="categorical_hinge", metrics=["mae"]
+        )
+        return model
+
+    given = {"data": (TWO, CLASSES), "test": (TWO, CLASSES), "global_batch_size": 8, "epochs": 1}
+    result = fit(compiled, model_dir=f"{tmp_path}/a", metrics=["mse"], **given)
+    assert result.history[-1]["learning_rate"] == 0.25
+    assert "test_mean_squared_error" in result.metrics or "test_mse" in result.metrics
+    result = fit(compiled, model_dir=f"{tmp_path}/b", optimizer=keras.optimizers.Lion(), **given)
+    assert {"test_mae", "test_mean_absolute_error"} & set(result.metrics)
 
 
 def test_a_keras_optimizer_needs_a_keras_model(

@@ -248,11 +248,11 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
         (
             {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
-            "train: 40 examples, but targets for 39",
+            "data['train']: expected the same number of examples in each, but features has 40",
         ),
         (
             {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
-            "test: has numbers to learn, but train has class",
+            "with 1 numbers, split train features uint8 of the shape (4, 4, 1) with class",
         ),
     ],
 )

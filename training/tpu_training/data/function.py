@@ -5,11 +5,12 @@ Both begin with the same look at its examples, which says how they would be stor
 later pass is checked against that look by operations of the graph.
 """
 
+import dataclasses
 import inspect
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,8 @@ class LiveFunction:
         spec = self.spec
         targets = tf.cast(values, spec.target_dtype)
         if spec.targets == specs.NUMBERS:
-            return tf.ensure_shape(tf.reshape(targets, (-1,)), spec.target_shape)
+            expected = tf.TensorSpec(spec.target_shape, spec.target_dtype)
+            return _leaf(tf.reshape(targets, (-1,)), expected, "targets")
         targets = tf.ensure_shape(targets, spec.target_shape)
         if spec.targets == specs.MASK:
             targets = tf.where(targets == manifest.NO_CLASS, specs.IGNORED, targets)
@@ -244,12 +246,21 @@ def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
 
 # These shuffle and cache with a state outside of the graph, which another pass would not find.
 # Their first versions have none.
-_SHUFFLE = "ShuffleDataset"
-_WITHOUT_STATE = {"ShuffleDatasetV3": _SHUFFLE, "CacheDatasetV2": "CacheDataset"}
+_SHUFFLE, _CACHE = "ShuffleDatasetV3", "CacheDatasetV2"
+_WITHOUT_STATE = {_SHUFFLE: "ShuffleDataset", _CACHE: "CacheDataset"}
+# What makes other rows of those before.
+_REMAKES = re.compile("[Bb]atchDataset|FlatMap|Interleave|Window")
 
 
-def given_function(splits: Mapping[str, Any]) -> DataFunction:
+def given_function(
+    splits: Mapping[str, Any], class_names: Sequence[str] = (), *, shuffles: bool = True
+) -> DataFunction:
     """Return the data function of `splits`, each of (features, targets) or a Dataset.
+
+    Args:
+        splits: The examples of each split.
+        class_names: A name for each class, label or number.
+        shuffles: Whether arrays to train with have another order in each epoch.
 
     Raises:
         DataError: One of them is none of these, or its leaves don't fit together.
@@ -257,9 +268,12 @@ def given_function(splits: Mapping[str, Any]) -> DataFunction:
     made = {name: _given(value, f"data['{name}']") for name, value in splits.items()}
 
     def dataset(split: str, context: Context) -> tf.data.Dataset | None:
-        return made[split](split == manifest.TRAIN, context.seed) if split in made else None
+        if split not in made:
+            return None
+        return made[split](shuffles and split == manifest.TRAIN, context.seed)
 
-    return DataFunction(tf.autograph.experimental.do_not_convert(dataset), "data")
+    function = tf.autograph.experimental.do_not_convert(dataset)
+    return DataFunction(function, "data", tuple(class_names))
 
 
 # whether to shuffle, the epoch's seed -> its examples
@@ -301,11 +315,11 @@ def _of_arrays(features: Any, targets: Any, path: str) -> _Rows:
         if shuffles:
             order = shards.permutation(count, tf.stack([tf.cast(seed, tf.int64), 0]))
 
-        def example(number: tf.Tensor) -> tuple[Any, ...]:
-            return tuple(tf.nest.map_structure(lambda each: tf.gather(each, number), parts))
+        def gather(numbers: tf.Tensor) -> tuple[Any, ...]:
+            return tuple(tf.nest.map_structure(lambda each: tf.gather(each, numbers), parts))
 
-        numbers = tf.data.Dataset.from_tensor_slices(order)
-        return numbers.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        # Many at a time: a call for each example would take longer than most models.
+        return tf.data.Dataset.from_tensor_slices(order).batch(_BATCH).map(gather).unbatch()
 
     return rows
 
@@ -352,7 +366,8 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
 
     An iterator's state would be saved with its buffers and for one number of hosts only. A graph
     that is given its seeds is exact on any: it is read from the start of the epoch, and what was
-    seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had.
+    seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had. One that
+    is told not to reshuffle keeps its own, since take() and skip() may divide what it gives.
     """
     if given.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise DataError(f"{path} never ends; remove repeat(), because it is read in epochs")
@@ -364,11 +379,9 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
             f"({error.message.splitlines()[0]}); pass a file with a function dataset(split, "
             "context)"
         ) from error
-    inputs = [tuple(node.input) for node in graph.node if _WITHOUT_STATE.get(node.op) == _SHUFFLE]
-    seeds = [name for _, _, *pair, _ in inputs for name in pair]
-    batched = _is_batched(given.element_spec, {node.op for node in graph.node})
     (end,) = (node for node in graph.node if node.op == "_Retval")
-    whole = f"{end.input[0].partition(':')[0]}:0"
+    whole, seeds = f"{_source(end.input[0])}:0", _seeds(graph, path)
+    batched = _is_batched(given.element_spec, graph, end)
     graph.node.remove(end)
     for node in graph.node:
         if node.op in _WITHOUT_STATE:
@@ -376,10 +389,9 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
             del node.input[-1]
 
     def in_graph(seed: tf.Tensor) -> tf.data.Dataset:
-        drawn = {name: seed + at for at, name in enumerate(seeds)}
-        names = {f"{name.partition(':')[0]}:0": value for name, value in drawn.items()}
+        drawn = {f"{name}:0": seed + at for at, name in enumerate(seeds)}
         (variant,) = tf.graph_util.import_graph_def(
-            graph, input_map=names, return_elements=[whole], name=""
+            graph, input_map=drawn, return_elements=[whole], name=""
         )
         # `given` holds what its Python functions are, as long as this function lives.
         remade = dataset_ops._VariantDataset(variant, given.element_spec)
@@ -394,43 +406,58 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
     return rows
 
 
-def _is_batched(spec: Any, operations: set[str]) -> bool:
-    """Return whether elements of `spec` are batches, which Keras would take."""
-    sizes = {each.shape[0] if each.shape.rank else 0 for each in tf.nest.flatten(spec)}
-    return sizes == {None} or (
-        len(sizes) == 1 and sizes != {0} and any("BatchDataset" in name for name in operations)
-    )
+def _source(name: str) -> str:
+    """Return the name of the node that makes the input `name`."""
+    return name.partition(":")[0]
+
+
+def _seeds(graph: Any, path: str) -> list[str]:
+    """Return the names of the seeds to draw in each epoch.
+
+    Raises:
+        DataError: Another start of the training would find another order.
+    """
+    nodes, seeds = {node.name: node for node in graph.node}, list[str]()
+
+    def is_given(name: str) -> bool:
+        """Return whether a seed is not 0, or the name of a file not empty."""
+        node = nodes[_source(name)]
+        return node.op != "Const" or bool(tf.make_ndarray(node.attr["value"].tensor).item())
+
+    # A node comes after its inputs.
+    for node in graph.node:
+        if node.op == _SHUFFLE:
+            pair = node.input[2:4]
+            if node.attr["reshuffle_each_iteration"].b:
+                seeds += map(_source, pair)
+            elif not any(map(is_given, pair)):
+                raise DataError(
+                    f"{path}: shuffle(…, reshuffle_each_iteration=False) has no seed, so another "
+                    "start would find another order; pass it a seed"
+                )
+        if node.op == _CACHE and seeds and is_given(node.input[1]):
+            raise DataError(
+                f"{path}: cache(FILE) after shuffle() keeps one epoch's order on one machine, "
+                "where another start may not find it; call it before shuffle()"
+            )
+    return seeds
+
+
+def _is_batched(spec: Any, graph: Any, end: Any) -> bool:
+    """Return whether elements of `spec` are batches, which Keras would take.
+
+    Their first axis has no size, or what made the rows last on the way to `end` is a batch().
+    """
+    if {each.shape[0] if each.shape.rank else 0 for each in tf.nest.flatten(spec)} == {None}:
+        return True
+    nodes = {node.name: node for node in graph.node}
+    while end is not None and end.input and not _REMAKES.search(end.op):
+        end = nodes.get(_source(end.input[0]))
+    return end is not None and "BatchDataset" in end.op
 
 
 # The look: one pass over the first epoch, or only over its first example where the function says
 # how many there are and how many classes.
-
-
-@dataclass(frozen=True)
-class Form:
-    """How features are stored, their shape, what there is to learn, and how much of it.
-
-    Attributes:
-        width: The number of labels or numbers; 0 where a class is learned.
-        dtype: The type of features that are a plain array.
-        inputs: Name, shape and type of each of several features.
-    """
-
-    encoding: str
-    shape: tuple[int, ...]
-    targets: str
-    width: int
-    dtype: str = ""
-    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
-
-    def spec(self, classes: int, vocabulary: int) -> specs.DataSpec:
-        """Return the spec of such examples."""
-        if self.encoding == manifest.ARRAY:
-            return specs.DataSpec(
-                "array", self.shape, self.dtype, classes, targets=self.targets, inputs=self.inputs
-            )
-        stored = self.encoding, self.shape, classes, vocabulary, self.targets
-        return manifest.stored_spec(*stored)
 
 
 def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
@@ -446,28 +473,38 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
         raise DataError(f"{function.place}: returned None for the split {manifest.TRAIN}")
     # One example of each split tells the form; that the others have it is checked as they are read.
     forms = {split: _form(part, f"{function.place}: split {split}") for split, part in rows.items()}
-    form = forms[manifest.TRAIN]
+    form = encoding, spec = forms[manifest.TRAIN]
     for split, other in forms.items():
         if other != form:
             raise DataError(
-                f"{function.place}: split {split} yields {other}, split {manifest.TRAIN} {form}"
+                f"{function.place}: split {split} yields {_in_words(other[1])}, split "
+                f"{manifest.TRAIN} {_in_words(spec)}"
             )
     counts: dict[str, int] = {}
     highest = -1, -1
     for split, part in rows.items():
-        counts[split], *tops = _tops(part, form, function, f"{function.place}: split {split}")
+        place = f"{function.place}: split {split}"
+        counts[split], *tops = _tops(part, encoding, spec, function, place)
         highest = max(highest[0], tops[0]), max(highest[1], tops[1])
     names = function.class_names
-    classes = form.width or len(names) or 1 + highest[0]
+    classes = spec.classes or len(names) or 1 + highest[0]
     if names and len(names) != classes:
         raise DataError(
-            f"{function.place}: class_names has {len(names)} names for {classes} {form.targets}"
+            f"{function.place}: class_names has {len(names)} names for {classes} {spec.targets}"
         )
-    vocabulary = 1 + highest[1] if form.encoding == manifest.TOKENS else 0
-    return LiveFunction(function, form.encoding, form.spec(classes, vocabulary), counts)
+    vocabulary = 1 + highest[1] if encoding == manifest.TOKENS else 0
+    spec = dataclasses.replace(spec, classes=classes, vocabulary=vocabulary)
+    return LiveFunction(function, encoding, spec, counts)
 
 
-def _form(rows: tf.data.Dataset, place: str) -> Form:
+def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec]:
+    """Return how features are stored, and the spec, of which one example tells all but ranges.
+
+    `classes` is the number of labels or numbers, 0 where a class is learned.
+
+    Raises:
+        DataError: There is no example, or it has no form that a training takes.
+    """
     if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise DataError(
             f"{place} never ends; remove repeat(), because the training reads it again in each "
@@ -477,27 +514,18 @@ def _form(rows: tf.data.Dataset, place: str) -> Form:
         first = next(iter(rows), None)
     if first is None:
         raise DataError(f"{place} is empty")
-    return form_of(first, place)
-
-
-def form_of(example: object, place: str) -> Form:
-    """Return the form of `example`, a pair of tensors or features alone.
-
-    Raises:
-        DataError: It has none that a training takes.
-    """
-    parts = example if isinstance(example, tuple) else (example,)
+    parts = first if isinstance(first, tuple) else (first,)
     if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts[1:]):
         raise DataError(
-            f"{place} yields {type(example).__name__} of {len(parts)}, expected a pair of tensors, "
+            f"{place} yields {type(first).__name__} of {len(parts)}, expected a pair of tensors, "
             "features and targets"
         )
     encoding, dtype = manifest.ARRAY, ""
     shape: tuple[int, ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     if isinstance(parts[0], Mapping):
-        leaves = {str(name): each for name, each in sorted(parts[0].items())}
-        inputs = tuple((name, *_array(x, f"features/{name}", place)) for name, x in leaves.items())
+        leaves = sorted(parts[0].items())
+        inputs = tuple((name, *_array(x, f"features/{name}", place)) for name, x in leaves)
     elif not isinstance(parts[0], tf.Tensor):
         raise DataError(f"{place} yields features that are {_kind(parts[0])}, expected {_FEATURES}")
     else:
@@ -506,7 +534,9 @@ def form_of(example: object, place: str) -> Form:
             shape, dtype = _array(parts[0], "features", place)
     targets = _target_kind(parts[1], encoding, shape, place) if len(parts) == 2 else specs.NOTHING
     width = int(tf.size(parts[1])) if targets in (specs.LABELS, specs.NUMBERS) else 0
-    return Form(encoding, shape, targets, width, dtype, inputs)
+    if encoding != manifest.ARRAY:
+        return encoding, manifest.stored_spec(encoding, shape, width, targets=targets)
+    return encoding, specs.DataSpec("array", shape, dtype, width, targets=targets, inputs=inputs)
 
 
 def _kind(value: object) -> str:
@@ -562,23 +592,29 @@ def _described(value: tf.Tensor) -> str:
     return f"{value.dtype.name} of the shape {tuple(value.shape)}"
 
 
+def _in_words(spec: specs.DataSpec) -> str:
+    features = spec.features(lambda shape, dtype: f"{dtype} of the shape {shape}")
+    width = f"{spec.classes} " if spec.targets in (specs.LABELS, specs.NUMBERS) else ""
+    return f"features {features} with {width}{spec.targets}"
+
+
 def _tops(
-    rows: tf.data.Dataset, form: Form, function: DataFunction, place: str
+    rows: tf.data.Dataset, encoding: str, spec: specs.DataSpec, function: DataFunction, place: str
 ) -> tuple[int, int, int]:
     """Count the examples, and find the highest class and token where nothing else says them."""
     counted = (specs.LABELS, specs.NUMBERS, specs.NOTHING)
     count = int(rows.cardinality())
-    known = form.targets in counted or function.class_names
-    if count >= 0 and known and form.encoding != manifest.TOKENS:
+    known = spec.targets in counted or function.class_names
+    if count >= 0 and known and encoding != manifest.TOKENS:
         return count, 0, 0
     logger.info("data: reading the examples of %s once to count them", place)
 
     def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        token = tf.reduce_max(example[0]) if form.encoding == manifest.TOKENS else 0
-        if form.encoding == manifest.ARRAY:
-            _leaves(example[0], form.spec(0, 0))  # It asserts that there is no NaN.
-        classes = tf.cast(0 if form.targets in counted else example[1], tf.int64)
-        if form.targets == specs.MASK:
+        token = tf.reduce_max(example[0]) if encoding == manifest.TOKENS else 0
+        if encoding == manifest.ARRAY:
+            _leaves(example[0], spec)  # It asserts that there is no NaN.
+        classes = tf.cast(0 if spec.targets in counted else example[1], tf.int64)
+        if spec.targets == specs.MASK:
             classes = tf.where(classes == manifest.NO_CLASS, tf.zeros((), tf.int64), classes)
         return tf.reduce_max(classes), tf.cast(token, tf.int64)
 
@@ -601,18 +637,27 @@ def _named(place: str) -> Iterator[None]:
 
 
 def load_examples(path: Path, options: source.Options) -> source.Source:
-    """Return what the function in the file `path` yields, for `data convert`.
+    """Return what the function in the file `path` yields, for `data convert`."""
+    return source_of(load_function(str(path), "source"), options.name or path.stem, options)
+
+
+def source_of(
+    function: DataFunction,
+    name: str,
+    options: source.Options,
+    texts: Mapping[str, Any] | None = None,
+) -> source.Source:
+    """Return what `function` yields as a source called `name`.
 
     The look reads everything once, the writing at least once more: two passes where a part of
     `train` is for testing. An example of another pass could be in both parts, so each pass is
-    compared with the first, by checksums.
+    compared with the first, by checksums. With `texts` a feature is the number of one of a split.
     """
-    live = look(load_function(str(path), "source"), options.seed)
-    function, spec = live.function, live.spec
-    if live.encoding == manifest.ARRAY:
+    live = look(function, options.seed)
+    if live.encoding == manifest.ARRAY and texts is None:
         raise DataError(
-            f"{function.place}: files hold images and token ids only; pass the function itself to "
-            "the training, as --data"
+            f"{function.place}: files hold bytes (height, width[, channels]), token ids (length,) "
+            f"and texts, but this has {_in_words(live.spec)}; pass it to the training itself"
         )
 
     def examples(split: str) -> source.Examples:
@@ -631,8 +676,9 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
                             f"{place}: another pass returned another example {number}; derive all "
                             "randomness from context.seed, and shuffle with a seed"
                         )
-                    label = int(target) if spec.targets == specs.CLASS else target
-                    yield source.Example(f"{place}: example {number}", feature, label)
+                    label = int(target) if live.spec.targets == specs.CLASS else target
+                    given = texts[split][int(feature)] if texts else feature
+                    yield source.Example(f"{place}: example {number}", given, label)
 
         return source.Examples(live.examples[split], read)
 
@@ -641,8 +687,8 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
         train = splits[manifest.TRAIN]
         count = source.test_count(train.count, options, function.place)
         splits[manifest.TRAIN], splits[manifest.TEST] = source.divide(train, count, options.seed)
-    kind = source.TEXT if live.encoding == manifest.TOKENS else source.IMAGE
-    names = function.class_names
-    name = options.name or path.stem
-    vocabulary = spec.vocabulary
-    return source.Source(name, kind, spec.classes, splits, names, spec.targets, vocabulary)
+    kind = source.TEXT if texts or live.encoding == manifest.TOKENS else source.IMAGE
+    spec = live.spec
+    return source.Source(
+        name, kind, spec.classes, splits, function.class_names, spec.targets, spec.vocabulary
+    )

@@ -22,7 +22,7 @@ from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.answer import tpus, unknown_tpu
-from tpu_training.data import data_set, files, inspection, manifest, validation
+from tpu_training.data import conversion, data_set, files, inspection, manifest, validation
 from tpu_training.data import function as data_function
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
@@ -410,6 +410,8 @@ def connect_and_open(
 
 
 def _open(job: Job) -> tuple[Job, data_set.DataSet]:
+    if job.given and (directory := conversion.write_given(job.given, job.model_dir)):
+        job = dataclasses.replace(job, data=directory, given=None)
     if job.given is not None:
         function = data_function.given_function(job.given)
         data = data_set.of_function(function, job.data, job.params.seed)
@@ -425,30 +427,31 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
 
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
     """Refuse a function that the workers can't run, or that a resumed job can't continue."""
-    graph = trace(live.function)
-    if python := python_in(graph, live.function.place):
-        if cluster.endpoint:
-            raise errors.InputError(
-                f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
-                "can't do; write it with TensorFlow, or convert its examples with `tpu-training "
-                "data convert`"
+    for split in live.examples:
+        graph = trace(live.function, split)
+        if python := python_in(graph, live.function.place):
+            if cluster.endpoint:
+                raise errors.InputError(
+                    f"{python}: runs Python for each example, which the workers at "
+                    f"{cluster.endpoint} can't do; write it with TensorFlow, or convert its "
+                    "examples with `tpu-training data convert`"
+                )
+            logger.warning(
+                "data: %s runs Python for each example of %s; a resumed training continues exactly "
+                "only if each pass over the same seed returns the same",
+                *(python, split),
             )
-        logger.warning(
-            "data: %s runs Python for each example; a resumed training continues exactly only if "
-            "each pass over the same context.seed returns the same",
-            python,
-        )
-    if job.params.order == EXACT:
-        refuse_unrepeatable(graph, live.function.place)
+        if job.params.order == EXACT:
+            refuse_unrepeatable(graph, live.function.place)
 
 
-def trace(function: data_function.DataFunction) -> tf.Graph:
-    """Return the graph of the training examples. Raises InputError with the user's line."""
+def trace(function: data_function.DataFunction, split: str = manifest.TRAIN) -> tf.Graph:
+    """Return the graph of a split's examples. Raises InputError with the user's line."""
 
     # The function goes through AutoGraph in `in_graph`; this wrapper of ours must not.
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def rows(seed: tf.Tensor) -> tf.data.Dataset:
-        return function.in_graph(manifest.TRAIN, seed)
+        return function.in_graph(split, seed)
 
     return rows.get_concrete_function(tf.TensorSpec((), tf.int64)).graph
 

@@ -203,14 +203,12 @@ def create_prediction(
         share = min(most, 1 << max(0, wanted - 1).bit_length())
         size = share * cluster.replicas
         missing = -count % size or size * (not count)
+        filled = tf.nest.map_structure(
+            lambda each: np.pad(each, [(0, missing)] + [(0, 0)] * (each.ndim - 1)), given
+        )
 
         def rows(begin: int) -> Any:
-            return tf.nest.map_structure(
-                lambda each: np.pad(each, [(0, missing)] + [(0, 0)] * (each.ndim - 1))[
-                    begin : begin + size
-                ],
-                given,
-            )
+            return tf.nest.map_structure(lambda each: each[begin : begin + size], filled)
 
         found = [_run(cluster, compiled, rows(at)) for at in range(0, count + missing, size)]
         return {name: np.concatenate([p[name] for p in found])[:count] for name in found[0]}
