@@ -224,6 +224,28 @@ def test_a_callback_stops_the_training_with_a_checkpoint_and_a_test(
     assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
 
 
+def test_a_callback_scales_the_rate_also_after_a_restart(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Halve(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == 2:
+                self.control.scale_rate(0.5)
+            if step == 4:
+                self.control.stop()
+
+    sizes = {**SIZES, "epochs": 4, "schedule": "constant", "warmup_fraction": 0.0}
+    given = {"data": ARRAYS, "model_dir": str(tmp_path), **sizes, "steps_per_loop": 1}
+    first = fit(create_model, callbacks=[Halve()], **given)
+    then = fit(create_model, callbacks=[tpu_training.Callback()], **given)
+    rate = first.history[0]["learning_rate"]
+    assert [row["learning_rate"] for row in first.history] == pytest.approx(
+        [rate, rate, rate / 2, rate / 2]
+    )
+    assert [row["step"] for row in then.history] == [5, 6, 7, 8]
+    assert [row["learning_rate"] for row in then.history] == pytest.approx([rate / 2] * 4)
+
+
 def test_a_stop_between_loops_ends_after_the_loop_that_runs(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:

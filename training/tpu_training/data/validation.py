@@ -63,9 +63,9 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
     # A function has no numbered records, and another epoch may give others.
     if data.function:
         raise InputError(
-            f"--data={data.directory}: evaluations during the training (--evaluation_interval, "
-            f"--validation_fraction) need examples; return some for the split {VALIDATION}, "
-            "because a function's training examples can't be held out"
+            f"{data.function.function.place}: evaluations during the training "
+            f"(--evaluation_interval, --validation_fraction) need examples; give some for the "
+            f"split {VALIDATION}, because those to train with have no files to hold out from"
         )
     train = data.manifest.split(TRAIN)
     held = _chosen(train, _count(train.examples, fraction, data.manifest.name), params.seed)

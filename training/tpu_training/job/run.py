@@ -103,13 +103,11 @@ class Trainer:
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
-        self._control = Control(state.model, shutdown.request_save)
-        for observer in self._observers:
-            observer.control = self._control
         record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
+        self._control = self._create_control(record)
         # What a process that ends without TensorFlow's answer says is saved must be true.
         hang_timer.saved_step = lambda: self._checkpoints.saved_step
         if job.trains:
@@ -129,6 +127,24 @@ class Trainer:
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
             for split in splits
         }
+
+    def _create_control(self, record: reader.JobRecord) -> Control:
+        """Return what the observers get, if there are any."""
+        state = self._state
+        if not self._observers:
+            return Control(state.model, self._shutdown.request_save, lambda factor: None)
+        with self._cluster.strategy.scope():
+            factor = state.optimizer.scaled()
+
+        def scale(to: float) -> None:
+            record.rate_factor = float(to)
+            factor.assign(to)
+
+        scale(record.rate_factor)
+        control = Control(state.model, self._shutdown.request_save, scale)
+        for observer in self._observers:
+            observer.control = control
+        return control
 
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""

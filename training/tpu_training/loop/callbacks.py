@@ -47,12 +47,21 @@ class LoopReport:
 class Control:
     """What a callback may do to the training that it watches.
 
+    In `before_loop` and `after_evaluation` no step runs: the time to read the model and to change
+    the rate.
+
     Attributes:
-        model: The model that is trained. Read it in `before_loop`, when no step runs.
+        model: The model that is trained.
+        save: Saves a checkpoint after the loop that runs.
+        scale_rate: Takes a factor, by which the schedule's rate is multiplied from now on; a
+            resumed training keeps it.
     """
 
-    def __init__(self, model: Any, save: Callable[[], None]) -> None:
-        self.model, self.save, self.stopped = model, save, False
+    def __init__(
+        self, model: Any, save: Callable[[], None], scale_rate: Callable[[float], None]
+    ) -> None:
+        self.model, self.save, self.scale_rate = model, save, scale_rate
+        self.stopped = False
 
     def stop(self) -> None:
         """End the training after the loop that runs, with a checkpoint and the last evaluations."""
@@ -62,8 +71,8 @@ class Control:
 class Callback:
     """Runs in the main thread; its exceptions end the training. All methods are optional.
 
-    `control` is set before `start`: `control.stop()` ends the training, `control.save()` saves a
-    checkpoint after the loop that runs, and `control.model` is the model.
+    `control` is set before `start`: it stops the training, saves, scales the rate, and has the
+    model.
     """
 
     control: Control
