@@ -92,8 +92,7 @@ def fit(
     definition = _definition(model, task, params)
     if isinstance(optimizer, str):
         settings["optimizer"], optimizer = optimizer, None
-    if not (optimizer is None and loss is None and not metrics):
-        definition = _compiled(definition, optimizer, loss, metrics)
+    definition = _compiled(definition, optimizer, loss, metrics)
     place, given = _data(data, validation, test, model_dir)
     job = Job(
         mode=mode,
@@ -240,6 +239,10 @@ def _compiled(
     definition: ModelDefinition, optimizer: Any, loss: Any, metrics: Sequence[Any]
 ) -> ModelDefinition:
     """Return `definition` with a Keras model that is compiled with what `fit` was given."""
+    given = {"optimizer": optimizer, "loss": loss, "metrics": [*metrics] or None}
+    given = {name: each for name, each in given.items() if each is not None}
+    if not given:
+        return definition
     create = definition.create_model
 
     @functools.wraps(create)
@@ -256,9 +259,7 @@ def _compiled(
         if model.compiled:
             had = getattr(model._compile_metrics, "_user_metrics", None)
             settings = {"optimizer": model.optimizer, "loss": model.loss, "metrics": had}
-        given = {"optimizer": optimizer, "loss": loss, "metrics": [*metrics] or None}
-        settings |= {name: each for name, each in given.items() if each is not None}
-        model.compile(**settings)
+        model.compile(**{**settings, **given})
         return model
 
     return replace(definition, create_model=compiled)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.training
 
+KERAS = pytest.mark.skipif(
+    not hasattr(pytest.importorskip("keras"), "StatelessScope"), reason="own models need Keras 3"
+)
+
 RANDOM = np.random.default_rng(3)
 TABLE = RANDOM.normal(size=(48, 5)).astype(np.float32)
 CODES = RANDOM.integers(0, 4, (48, 2)).astype(np.int16)
@@ -79,6 +83,45 @@ def test_float_features_train_without_a_test_split(
     assert np.mean(found == CLASSES) > 0.8
 
 
+def small_keras_model(params: Any, spec: Any, seed: int) -> Any:
+    import keras
+
+    inputs = keras.Input(spec.shape, dtype=spec.dtype)
+    flat = keras.layers.Flatten()(keras.ops.cast(inputs, "float32"))
+    return keras.Model(inputs, keras.layers.Dense(spec.output_shape[-1])(flat))
+
+
+@KERAS
+@pytest.mark.parametrize(
+    ("shape", "dtype", "targets"),
+    [
+        pytest.param((5,), "float64", CLASSES, id="a table"),
+        pytest.param((16, 3), "float32", TABLE[:, :1], id="time series"),
+        pytest.param((400,), "int16", CLASSES, id="audio"),
+        pytest.param((8,), "bfloat16", TABLE[:, :2] > 0, id="embeddings"),
+        pytest.param((6, 6, 5), "float32", CLASSES, id="images of floats and five channels"),
+    ],
+)
+def test_what_researchers_have_is_trained_tested_and_predicted(
+    fit: Callable[..., tpu_training.Result],
+    tmp_path: Path,
+    shape: tuple[int, ...],
+    dtype: str,
+    targets: Any,
+) -> None:
+    import tensorflow as tf
+
+    values = tf.cast(RANDOM.normal(size=(48, *shape)) * 9, dtype).numpy()
+    data = (values[:32], targets[:32])
+    held = (values[32:], targets[32:])
+    result = fit(small_keras_model, data=data, test=held, model_dir=str(tmp_path), **SIZES)
+    assert result.metrics["test_examples"] == 16
+    assert np.isfinite(result.metrics["test_loss"])
+    (found, *_) = result.predict(values[:3]).values()
+    assert len(found) == 3
+
+
+@KERAS
 def test_two_inputs_of_a_keras_model_are_evaluated_exactly(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -170,6 +213,7 @@ def test_any_number_of_hosts_shares_the_batches_of_a_dataset_of_ones_own(
     assert sorted(seen) == sorted(TABLE.tolist())
 
 
+@KERAS
 def test_a_py_dataset_gives_its_batches_as_examples(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -243,6 +287,7 @@ def test_what_is_no_data_is_told_before_anything_is_created(
         fit(linear, data="somewhere", validation=dataset(), model_dir=str(tmp_path))
 
 
+@KERAS
 def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -270,6 +315,7 @@ def test_a_keras_optimizer_loss_and_metric_are_those_of_the_training(
     )
 
 
+@KERAS
 def test_what_fit_is_not_given_stays_as_the_model_was_compiled(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -290,6 +336,7 @@ def test_what_fit_is_not_given_stays_as_the_model_was_compiled(
     assert {"test_mae", "test_mean_absolute_error"} & set(result.metrics)
 
 
+@KERAS
 def test_a_keras_optimizer_needs_a_keras_model(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -301,6 +348,7 @@ def test_a_keras_optimizer_needs_a_keras_model(
         )
 
 
+@KERAS
 def test_the_pages_example_of_two_inputs_learns(
     fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

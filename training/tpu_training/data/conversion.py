@@ -123,8 +123,8 @@ def write_given(splits: Mapping[str, Any], model_dir: str) -> str | None:
         for values in splits[split]:
             array = np.asarray(values)
             digest.update(f"{array.dtype} {array.shape}".encode())
-            content = repr(array.tolist()) if array.dtype.kind == "O" else array.tobytes()
-            digest.update(content.encode() if isinstance(content, str) else content)
+            objects = array.dtype.kind == "O"
+            digest.update(repr(array.tolist()).encode() if objects else array.tobytes())
     directory = Path(model_dir) / f"data-{digest.hexdigest()[:12]}"
     if not (directory / manifest.FILE_NAME).is_file():
         store(arrays.source_of_arrays("data", splits, ()), str(directory), Storage())

@@ -585,11 +585,8 @@ def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], plac
         raise DataError(
             f"{place} yields words as labels, which must be numbered; name them in class_names"
         )
-    raise DataError(f"{place} yields targets of {_described(targets)}, expected {_TARGETS}")
-
-
-def _described(value: tf.Tensor) -> str:
-    return f"{value.dtype.name} of the shape {tuple(value.shape)}"
+    given = f"{targets.dtype.name} of the shape {found}"
+    raise DataError(f"{place} yields targets of {given}, expected {_TARGETS}")
 
 
 def _in_words(spec: specs.DataSpec) -> str:

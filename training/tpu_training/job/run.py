@@ -445,17 +445,18 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
     """Refuse a function that the workers can't run, or that a resumed job can't continue."""
     for split in live.examples:
         graph = trace(live.function, split)
-        if python := python_in(graph, live.function.place):
-            if cluster.endpoint:
-                raise errors.InputError(
-                    f"{python}: runs Python for each example, which the workers at "
-                    f"{cluster.endpoint} can't do; write it with TensorFlow, or convert its "
-                    "examples with `tpu-training data convert`"
-                )
+        python = python_in(graph, live.function.place)
+        if python and cluster.endpoint:
+            raise errors.InputError(
+                f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
+                "can't do; write it with TensorFlow, or convert its examples with `tpu-training "
+                "data convert`"
+            )
+        if python and split == manifest.TRAIN:
             logger.warning(
-                "data: %s runs Python for each example of %s; a resumed training continues exactly "
-                "only if each pass over the same seed returns the same",
-                *(python, split),
+                "data: %s runs Python for each example; a resumed training continues exactly only "
+                "if each pass over the same seed returns the same",
+                python,
             )
         if job.params.order == EXACT:
             refuse_unrepeatable(graph, live.function.place)
