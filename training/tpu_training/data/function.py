@@ -7,6 +7,7 @@ later pass is checked against that look by operations of the graph.
 
 import dataclasses
 import inspect
+import itertools
 import logging
 import re
 import zlib
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.eager import context
 
 from tpu_training.data import manifest, shards, source
 from tpu_training.errors import DataError, InputError, user_line
@@ -248,6 +250,7 @@ def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
 # Their first versions have none.
 _SHUFFLE, _CACHE = "ShuffleDatasetV3", "CacheDatasetV2"
 _WITHOUT_STATE = {_SHUFFLE: "ShuffleDataset", _CACHE: "CacheDataset"}
+_numbers = itertools.count()
 # What makes other rows of those before.
 _REMAKES = re.compile("[Bb]atchDataset|FlatMap|Interleave|Window")
 
@@ -369,16 +372,19 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
     seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had. One that
     is told not to reshuffle keeps its own, since take() and skip() may divide what it gives.
     """
-    if given.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise DataError(f"{path} never ends; remove repeat(), because it is read in epochs")
     try:
-        graph = tf.compat.v1.GraphDef.FromString(given._as_serialized_graph().numpy())
+        # A Dataset can't be sent from the machine that it was made on.
+        with tf.device(given._variant_tensor.device):
+            count = given.cardinality().numpy()
+            graph = tf.compat.v1.GraphDef.FromString(given._as_serialized_graph().numpy())
     except tf.errors.OpError as error:
         raise DataError(
             f"{path}: its state can't be written as a graph, so a training could not resume "
             f"({error.message.splitlines()[0]}); pass a file with a function dataset(split, "
             "context)"
         ) from error
+    if count == tf.data.INFINITE_CARDINALITY:
+        raise DataError(f"{path} never ends; remove repeat(), because it is read in epochs")
     (end,) = (node for node in graph.node if node.op == "_Retval")
     whole, seeds = f"{_source(end.input[0])}:0", _seeds(graph, path)
     batched = _is_batched(given.element_spec, graph, end)
@@ -387,6 +393,7 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
         if node.op in _WITHOUT_STATE:
             node.op = _WITHOUT_STATE[node.op]
             del node.input[-1]
+    _register_functions(graph)
 
     def in_graph(seed: tf.Tensor) -> tf.data.Dataset:
         drawn = {f"{name}:0": seed + at for at, name in enumerate(seeds)}
@@ -404,6 +411,24 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
         return make(tf.cast(seed, tf.int64))
 
     return rows
+
+
+def _register_functions(graph: Any) -> None:
+    """Move the functions of `graph` to where TensorFlow, and each worker, finds them.
+
+    A worker lacks those that are older than the connection, and refuses another form of one.
+    """
+    number = next(_numbers)
+    names = {one.signature.name: f"{one.signature.name}_{number}" for one in graph.library.function}
+    for nodes in (graph.node, *(one.node_def for one in graph.library.function)):
+        for attribute in (each for node in nodes for each in node.attr.values()):
+            for called in (attribute.func, *attribute.list.func):
+                if called.name in names:
+                    called.name = names[called.name]
+    for one in graph.library.function:
+        one.signature.name = names[one.signature.name]
+        context.context().add_function_def(one)
+    graph.ClearField("library")
 
 
 def _source(name: str) -> str:

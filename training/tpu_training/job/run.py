@@ -417,7 +417,9 @@ def connect_and_open(
     opened = None if job.is_live else _open(job)
     with connecting or nullcontext():
         cluster = connect(workers, wait, job.params.local_devices)
-    job, data = opened or _open(job)
+    # The look at examples runs here, where a user's Python is, and not on a worker.
+    with tf.device(cluster.this_process):
+        job, data = opened or _open(job)
     if data.function:
         _check_function(data.function, job, cluster)
     else:
