@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,10 +159,10 @@ def test_a_dataset_resumes_with_the_same_examples_though_its_shuffle_has_no_seed
 def test_a_split_by_take_and_skip_stays_one_if_the_shuffle_does_not_reshuffle() -> None:
     import tensorflow as tf
 
-    from tpu_training.data import function
+    from tpu_training.data import data_set
 
     rows = tf.data.Dataset.range(20).shuffle(20, seed=4, reshuffle_each_iteration=False)
-    made = function.given_function({"train": rows.skip(5), "validation": rows.take(5)})
+    made = data_set.given_function({"train": rows.skip(5), "validation": rows.take(5)})
 
     def read(split: str, seed: int) -> set[int]:
         rows = made(split, seed)
@@ -175,11 +178,11 @@ def test_a_split_by_take_and_skip_stays_one_if_the_shuffle_does_not_reshuffle() 
 def test_a_dataset_is_read_by_rows_though_it_was_batched_in_between() -> None:
     import tensorflow as tf
 
-    from tpu_training.data import function
+    from tpu_training.data import data_set, function
 
     pairs = tf.data.Dataset.from_tensor_slices((TABLE, TABLE)).batch(4)
     for given, examples in ((pairs, 48), (pairs.unbatch(), 48), (pairs.unbatch().batch(6), 48)):
-        assert function.look(function.given_function({"train": given}), 0).examples == {
+        assert function.look(data_set.given_function({"train": given}), 0).examples == {
             "train": examples
         }
 
@@ -188,10 +191,10 @@ def test_a_dataset_is_read_by_rows_though_it_was_batched_in_between() -> None:
 def test_any_number_of_hosts_shares_the_batches_of_a_dataset_of_ones_own(
     cluster: Cluster, hosts: int
 ) -> None:
-    from tpu_training.data import data_set, function, pipeline
+    from tpu_training.data import data_set, pipeline
     from tpu_training.models.params import Params
 
-    made = function.given_function({"train": dataset(), "test": dataset()})
+    made = data_set.given_function({"train": dataset(), "test": dataset()})
     data = data_set.of_function(made, "data", 3)
     params = Params(global_batch_size=12, evaluation_batch_size=12, seed=3)
 
@@ -211,6 +214,61 @@ def test_any_number_of_hosts_shares_the_batches_of_a_dataset_of_ones_own(
         for features, _, weights in rows.as_numpy_iterator():
             seen += features["table"][weights == 1].tolist()
     assert sorted(seen) == sorted(TABLE.tolist())
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import tensorflow as tf
+from tpu_training import InputError, fit
+
+table = np.arange(96, dtype=np.float32).reshape(48, 2) / 96
+rows = tf.data.Dataset.from_tensor_slices((table, table[:, :1]))
+changed = rows.shuffle(48).map(lambda x, y: ({"x": x * 2}, y)).batch(8)
+python = tf.data.Dataset.from_generator(
+    lambda: iter(zip(table, table)), output_signature=rows.element_spec
+)
+
+
+def create_model(params, spec, seed):
+    class Linear(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.kernel = tf.Variable(tf.zeros((2, 1)))
+
+        def __call__(self, features, training):
+            return tf.nest.flatten(features)[0] @ self.kernel
+
+    return Linear()
+
+
+given = {"global_batch_size": 8, "evaluation_batch_size": 16, "epochs": 1, "tpu": sys.argv[1]}
+result = fit(create_model, data=changed, test=changed, model_dir="a", **given)
+print("examples", result.metrics["test_examples"], result.metrics["endpoint"])
+result = fit(create_model, data=(table, table[:, :1]), model_dir="b", **given)
+print("steps", result.metrics["steps"])
+try:
+    fit(create_model, data=python, model_dir="c", **given)
+except InputError as error:
+    print("refused", error)
+"""
+
+
+def test_a_worker_reads_a_dataset_that_the_program_made_before_it_connected(
+    worker: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, f"grpc://{worker}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr[-2000:]
+    assert f"examples 48 grpc://{worker}" in done.stdout
+    assert "steps 6" in done.stdout
+    assert "refused data: runs Python for each example, which the workers" in done.stdout
 
 
 @KERAS
@@ -249,16 +307,16 @@ def bad_value(at: int) -> Any:
     ],
 )
 def test_features_that_do_not_do_are_refused_by_their_path(features: Any, message: str) -> None:
-    from tpu_training.data import function
+    from tpu_training.data import data_set, function
 
     with pytest.raises(DataError, match=re.escape(message)):
-        function.look(function.given_function({"train": (features, CLASSES)}), 0)
+        function.look(data_set.given_function({"train": (features, CLASSES)}), 0)
 
 
 def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> None:
     import tensorflow as tf
 
-    from tpu_training.data import function
+    from tpu_training.data import data_set, function
 
     tf.random.set_seed(None)  # Another test's model may have set one, which shuffles take.
     ragged = tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [2.0, 3.0]]), [0, 1]))
@@ -271,7 +329,7 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
     }
     for message, rows in given.items():
         with pytest.raises(DataError, match=re.escape(message)):
-            function.look(function.given_function({"train": rows}), 0)
+            function.look(data_set.given_function({"train": rows}), 0)
 
 
 def test_what_is_no_data_is_told_before_anything_is_created(

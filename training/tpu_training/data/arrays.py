@@ -27,7 +27,7 @@ def source_of_arrays(
     Raises:
         DataError: Features or targets have a wrong shape or type; the message names the split.
     """
-    from tpu_training.data import function  # It loads TensorFlow.
+    from tpu_training.data import data_set, function  # They load TensorFlow.
 
     features = {split: np.asarray(values) for split, (values, _) in splits.items()}
     texts = {split: array for split, array in features.items() if array.dtype.kind in "UO"}
@@ -36,7 +36,7 @@ def source_of_arrays(
         stored = np.arange(len(array)) if split in texts else array
         ids = stored.astype(np.int64) if _are_ids(stored) else stored
         given[split] = ids, splits[split][1]
-    made = function.given_function(given, class_names, shuffles=False)
+    made = data_set.given_function(given, class_names, shuffles=False)
     return function.source_of(made, name, source.Options(), texts or None)
 
 

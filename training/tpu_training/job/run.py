@@ -431,7 +431,7 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
     if job.given and (directory := conversion.write_given(job.given, job.model_dir)):
         job = dataclasses.replace(job, data=directory, given=None)
     if job.given is not None:
-        function = data_function.given_function(job.given)
+        function = data_set.given_function(job.given)
         data = data_set.of_function(function, job.data, job.params.seed)
     else:
         data = data_set.open_given(job.data, job.params.seed)
