@@ -226,7 +226,7 @@ table = np.arange(96, dtype=np.float32).reshape(48, 2) / 96
 rows = tf.data.Dataset.from_tensor_slices((table, table[:, :1]))
 changed = rows.shuffle(48).map(lambda x, y: ({"x": x * 2}, y)).batch(8)
 python = tf.data.Dataset.from_generator(
-    lambda: iter(zip(table, table)), output_signature=rows.element_spec
+    lambda: iter(zip(table, table[:, :1])), output_signature=rows.element_spec
 )
 
 
@@ -322,6 +322,9 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
     ragged = tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [2.0, 3.0]]), [0, 1]))
     given = {
         "never ends; remove repeat()": dataset().repeat(),
+        "`generator` yielded an element of shape": tf.data.Dataset.from_generator(
+            lambda: [TABLE], output_signature=tf.TensorSpec((5,))
+        ),
         "an example of the shape [2], but the first one has [1]": ragged,
         "NaN or infinity in features": tf.data.Dataset.from_tensor_slices((bad_value(40), CLASSES)),
         "reshuffle_each_iteration=False) has no seed": dataset(reshuffle_each_iteration=False),

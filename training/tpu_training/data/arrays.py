@@ -31,29 +31,26 @@ def source_of_arrays(
 
     features = {split: np.asarray(values) for split, (values, _) in splits.items()}
     texts = {split: array for split, array in features.items() if array.dtype.kind in "UO"}
-    given = {}
-    for split, array in features.items():
-        stored = np.arange(len(array)) if split in texts else array
-        ids = stored.astype(np.int64) if _are_ids(stored) else stored
-        given[split] = ids, splits[split][1]
+    given = {
+        split: (np.arange(len(array)) if split in texts else array, splits[split][1])
+        for split, array in features.items()
+    }
     made = data_set.given_function(given, class_names, shuffles=False)
     return function.source_of(made, name, source.Options(), texts or None)
 
 
 def fit_files(examples: Any) -> bool:
     """Return whether the `examples` of a split are arrays of bytes, token ids or texts."""
-    if not isinstance(examples, tuple) or isinstance(examples[0], Mapping):
+    if not (isinstance(examples, tuple) and len(examples) == 2) or isinstance(examples[0], Mapping):
         return False
     try:
         features = np.asarray(examples[0])
     except ValueError:  # Rows of different lengths, which are told of later.
         return False
+    # The look at examples goes by the same types: other whole numbers are arrays like any.
     images = features.dtype == np.uint8 and features.ndim in (3, 4)
-    return images or _are_ids(features) or (features.dtype.kind in "UO" and features.ndim == 1)
-
-
-def _are_ids(features: Array) -> bool:
-    return features.ndim == 2 and features.dtype.kind in "iu" and features.dtype != np.uint8
+    ids = features.dtype in (np.int32, np.int64) and features.ndim == 2
+    return images or ids or (features.dtype.kind in "UO" and features.ndim == 1)
 
 
 # MNIST's IDX files, http://yann.lecun.com/exdb/mnist/: two zero bytes, the element type, the number

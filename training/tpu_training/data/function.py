@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_training.data import manifest, shards, source
-from tpu_training.errors import DataError, InputError, user_line
+from tpu_training.errors import DataError, InputError, describe, user_line
 from tpu_training.models import spec as specs
 from tpu_training.models.registry import load_file
 
@@ -413,8 +413,8 @@ def _named(place: str) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        line, reason = user_line(error) or place, error.message.strip().splitlines()[-1]
-        raise explain(error, line) or DataError(f"{line}: {reason}") from error
+        line = user_line(error) or place
+        raise explain(error, line) or DataError(f"{line}: {describe(error)}") from error
 
 
 def load_examples(path: Path, options: source.Options) -> source.Source:
