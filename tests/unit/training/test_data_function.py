@@ -135,6 +135,12 @@ def test_the_order_depends_on_the_seed_only(tmp_path: Path, data: DataSet) -> No
             "num_parallel_calls=2, deterministic=False",
             r"mine\.py:20: returns examples in the order in which threads are ready",
         ),
+        (
+            "return numbers.map(",
+            "again = tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True)\n"
+            "    return tf.data.Dataset.zip((numbers, again)).map(lambda n, _: n).map(",
+            r"mine\.py:20: draws other numbers after a restart; omit rerandomize_each_iteration",
+        ),
     ],
 )
 def test_operations_that_do_not_repeat_are_refused_with_their_line(

@@ -129,9 +129,10 @@ class Trainer:
         }
 
     def _create_control(self, record: reader.JobRecord) -> Control:
-        """Return what the observers get, if there are any."""
+        """Return what the observers get, with the rate as an earlier run scaled it."""
         state = self._state
-        if not self._observers:
+        # What an earlier run scaled stays scaled, whether or not a callback is still given.
+        if not self._observers and record.rate_factor == 1:
             return Control(state.model, self._shutdown.request_save, lambda factor: None)
         with self._cluster.strategy.scope():
             factor = state.optimizer.scaled()
@@ -503,6 +504,8 @@ def _why(operation: tf.Operation) -> str:
     attributes = operation.node_def.attr
     if _draws_its_seed(operation):
         return f"{operation.type} has no seed; pass seed=context.seed"
+    if attributes["rerandomize_each_iteration"].b:
+        return "draws other numbers after a restart; omit rerandomize_each_iteration"
     if operation.op_def.is_stateful and ("seed2" in attributes or "Rng" in operation.type):
         return (
             f"{operation.type} draws other numbers after a restart; use tf.random.stateless_… or "
