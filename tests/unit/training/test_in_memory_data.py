@@ -84,6 +84,10 @@ def test_float_features_train_without_a_test_split(
     assert not [name for name in result.metrics if name.startswith("test_")]
     found = result.predict(TABLE)["classes"]
     assert np.mean(found == CLASSES) > 0.8
+    loaded = tpu_training.load(str(tmp_path), model=linear)
+    np.testing.assert_array_equal(loaded.predict(TABLE)["classes"], found)
+    with pytest.raises(InputError, match=re.escape("features: float32 of the shape (48, 4), exp")):
+        loaded.predict(TABLE[:, :4])
 
 
 def small_keras_model(params: Any, spec: Any, seed: int) -> Any:
@@ -340,6 +344,7 @@ def test_what_is_no_data_is_told_before_anything_is_created(
     for data, message in (
         ({"test": (TABLE, CLASSES)}, "data has 'test'; expected 'train'"),
         (3, r"data['train'] is a int; expected a tuple of features and targets"),
+        ((TABLE, CLASSES, CLASSES), r"data['train'] is a tuple of 3; expected a tuple of features"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             fit(linear, data=data, model_dir=str(tmp_path), **SIZES)

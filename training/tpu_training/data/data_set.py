@@ -190,8 +190,9 @@ def _given(value: Any, path: str) -> _Rows:
         return _of_arrays(*value, path)
     if hasattr(value, "__getitem__") and hasattr(value, "num_batches"):
         return _of_dataset(_batches(value, path), path)
+    size = f" of {len(value)}" if isinstance(value, tuple) else ""
     raise DataError(
-        f"{path} is a {type(value).__name__}; expected a tuple of features and targets, a "
+        f"{path} is a {type(value).__name__}{size}; expected a tuple of features and targets, a "
         "tf.data.Dataset or a keras.utils.PyDataset"
     )
 

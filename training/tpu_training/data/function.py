@@ -353,7 +353,7 @@ def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
             return manifest.ENCODED, (0, 0, 1 if grey else 3)
         raise DataError(
             f"{place} yields texts, which must become token ids first; write them as CSV or "
-            "Parquet for `tpu-training data convert`"
+            "Parquet for `tpu-training data convert`, or give them to fit() with a test split"
         )
     return manifest.ARRAY, shape
 

@@ -219,13 +219,15 @@ def create_prediction(
 def features_of(given: Any, spec: DataSpec) -> Any:
     """Return `given` as arrays of the types of `spec`. Raises InputError where they don't fit."""
 
-    def array(values: Any, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    def array(
+        values: Any, shape: tuple[int, ...], dtype: str, path: str = "features"
+    ) -> npt.NDArray[Any]:
         found, wanted = np.asarray(values), tf.as_dtype(dtype)
         kinds = "iub" if wanted.is_integer or wanted == tf.bool else "iubfV"
         if found.shape[1:] != shape or not found.ndim or found.dtype.kind not in kinds:
             raise InputError(
-                f"features are {found.dtype} of the shape {found.shape}, expected {dtype} of the "
-                f"shape (examples, {', '.join(map(str, shape))}) as in the dataset"
+                f"{path}: {found.dtype} of the shape {found.shape}, expected {dtype} of the shape "
+                f"(examples, {', '.join(map(str, shape))}) as in the dataset"
             )
         return found.astype(wanted.as_numpy_dtype)
 
@@ -234,7 +236,10 @@ def features_of(given: Any, spec: DataSpec) -> Any:
     names = [name for name, _, _ in spec.inputs]
     if not isinstance(given, Mapping) or sorted(given) != sorted(names):
         raise InputError(f"features: expected a dictionary of {', '.join(names)} as in the dataset")
-    made = {name: array(given[name], shape, dtype) for name, shape, dtype in spec.inputs}
+    made = {
+        name: array(given[name], shape, dtype, f"features/{name}")
+        for name, shape, dtype in spec.inputs
+    }
     if len({len(values) for values in made.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(values)}" for name, values in made.items())
         raise InputError(f"features have different numbers of examples ({lengths})")

@@ -18,6 +18,7 @@ from tpu_training.checkpoints import model_description, reader
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, files, pipeline
 from tpu_training.data.manifest import FILE_NAME
+from tpu_training.loop.evaluation import features_of
 from tpu_training.models import model, registry
 from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, DataSpec, Task
@@ -60,12 +61,15 @@ class RestoredModel:
         shape = (batch, *self.spec.shape)
         return tf.TensorSpec(shape, dtype or self.spec.dtype, name=_INPUT_NAMES[self.spec.kind])
 
-    def predict(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def predict(self, features: Any) -> dict[str, tf.Tensor]:
         """Return what the task makes of the outputs.
 
         For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,).
+        Raises InputError for arrays that are not like the dataset's.
         """
-        return dict(self.task.predictions(self.module(features, training=False)))
+        tensor = tf.is_tensor(features)
+        given = features if tensor else features_of(features, self.description.spec)
+        return dict(self.task.predictions(self.module(given, training=False)))
 
 
 def restore_model(
