@@ -219,9 +219,7 @@ def create_prediction(
 def features_of(given: Any, spec: DataSpec) -> Any:
     """Return `given` as arrays of the types of `spec`. Raises InputError where they don't fit."""
 
-    def array(
-        values: Any, shape: tuple[int, ...], dtype: str, path: str = "features"
-    ) -> npt.NDArray[Any]:
+    def array(values: Any, shape: tuple[int, ...], dtype: str, path: str) -> npt.NDArray[Any]:
         found, wanted = np.asarray(values), tf.as_dtype(dtype)
         kinds = "iub" if wanted.is_integer or wanted == tf.bool else "iubfV"
         if found.shape[1:] != shape or not found.ndim or found.dtype.kind not in kinds:
@@ -232,14 +230,11 @@ def features_of(given: Any, spec: DataSpec) -> Any:
         return found.astype(wanted.as_numpy_dtype)
 
     if not spec.inputs:
-        return array(given, spec.shape, spec.dtype)
+        return array(given, spec.shape, spec.dtype, "features")
     names = [name for name, _, _ in spec.inputs]
     if not isinstance(given, Mapping) or sorted(given) != sorted(names):
         raise InputError(f"features: expected a dictionary of {', '.join(names)} as in the dataset")
-    made = {
-        name: array(given[name], shape, dtype, f"features/{name}")
-        for name, shape, dtype in spec.inputs
-    }
+    made = {n: array(given[n], shape, dtype, f"features/{n}") for n, shape, dtype in spec.inputs}
     if len({len(values) for values in made.values()}) > 1:
         lengths = ", ".join(f"{name}: {len(values)}" for name, values in made.items())
         raise InputError(f"features have different numbers of examples ({lengths})")

@@ -67,9 +67,9 @@ class RestoredModel:
         For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,).
         Raises InputError for arrays that are not like the dataset's.
         """
-        tensor = tf.is_tensor(features)
-        given = features if tensor else features_of(features, self.description.spec)
-        return dict(self.task.predictions(self.module(given, training=False)))
+        if not tf.is_tensor(features):
+            features = features_of(features, self.description.spec)
+        return dict(self.task.predictions(self.module(features, training=False)))
 
 
 def restore_model(
