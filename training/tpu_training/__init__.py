@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "fit": "api",
     "export": "api",
+    "load": "api",
     "write_data": "api",
     "Result": "job.job",
     "Task": "models.spec",

@@ -1,17 +1,16 @@
 """Train from Python, such as a notebook: the job that the command line runs."""
 
-import hashlib
+import functools
 import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpu_training import errors, tasks
-from tpu_training.data.conversion import Storage, store
-from tpu_training.data.manifest import FILE_NAME
+from tpu_training.data import conversion
+from tpu_training.data.manifest import SPLITS
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
 from tpu_training.loop.callbacks import Callback
@@ -20,6 +19,9 @@ from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
 from tpu_training.models.spec import Task
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
+
+if TYPE_CHECKING:
+    from tpu_training.serving.model import RestoredModel
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
@@ -32,10 +34,15 @@ CreateModel = Callable[[Any, Any, int], Any]
 def fit(
     model: str | CreateModel = DEFAULT_MODEL,
     *,
-    data: str | Mapping[str, Arrays],
+    data: Any,
+    validation: Any = None,
+    test: Any = None,
     model_dir: str,
     task: str | Task | None = None,
     params: Params | Mapping[str, Any] | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Sequence[Any] = (),
     mode: str = "train-and-evaluate",
     callbacks: Sequence[Callback] = (),
     tpu: str | None = None,
@@ -49,13 +56,21 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a dataset, or arrays as for `write_data`, which are
-            written below `model_dir`: {"train": (features, targets), "test": (…, …)}, and
-            "validation" where there is one.
+        data: The directory or gs:// URL of a dataset, or the examples to train with: a
+            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets), where features are an
+            array of any shape or a dictionary of arrays. A dictionary of "train", "validation" and
+            "test" gives all splits at once. Bytes, token ids and texts that come with a test split
+            are written below `model_dir`, as by `write_data`.
+        validation: Those that choose the best checkpoint, in one of these forms.
+        test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
         task: A task, its name or its file; None takes the model's, or that of the dataset.
         params: The job's parameters, as a mapping or as an instance of the model's own class.
-        mode: `train`, `evaluate` or `train-and-evaluate`.
+        optimizer: The name of one of the trainer's, or for a Keras model a Keras optimizer, whose
+            rate may be a Keras schedule.
+        loss: For a Keras model, a Keras loss, its name or a function.
+        metrics: For a Keras model, Keras metrics, their names or functions.
+        mode: `train`, `evaluate` or `train-and-evaluate`, which tests where there is a test split.
         callbacks: What to call between two loops of steps.
         tpu: A TPU's name, grpc://HOST:PORT, or `local`; None takes this machine's devices or
             what the environment names.
@@ -75,20 +90,49 @@ def fit(
         raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
     start.prepare_tensorflow(tpu, trains=True)
     definition = _definition(model, task, params)
+    if isinstance(optimizer, str):
+        settings["optimizer"], optimizer = optimizer, None
+    definition = _compiled(definition, optimizer, loss, metrics)
+    place, given = _data(data, validation, test, model_dir)
     job = Job(
         mode=mode,
         tpu=tpu,
         tpu_project=tpu_project,
         tpu_zone=tpu_zone,
-        data=data if isinstance(data, str) else _written(data, model_dir),
+        data=place,
         model_dir=model_dir,
         model=definition,
         params=_params(definition, params, settings),
         callbacks=tuple(callbacks),
+        given=given,
     )
     try:
         with supervision.supervised() as (shutdown, hang_timer):
             return start.run_job(job, shutdown, hang_timer, begun)
+    except Exception as error:
+        _raise_told(error)
+
+
+def load(
+    model_dir: str,
+    *,
+    model: str | CreateModel | None = None,
+    task: str | Task | None = None,
+    params: Params | None = None,
+    best: bool = False,
+) -> "RestoredModel":
+    """Return the trained model of `model_dir` on this machine's CPU, in float32.
+
+    `load(…).predict(features)` returns what the model makes of a batch, tensors by name, and
+    `load(…).module` is the model itself. `fit(…, mode="evaluate")` evaluates it on a TPU.
+    Arguments and errors are those of `export`.
+    """
+    _log_to_standard_output()
+    start.prepare_tensorflow(None, trains=False)
+    from tpu_training.serving.model import restore_model
+
+    try:
+        return restore_model(model_dir, _given_model(model_dir, model, task, params), best)
     except Exception as error:
         _raise_told(error)
 
@@ -130,14 +174,10 @@ def export(
     start.prepare_tensorflow(None, trains=False)
     if kind not in EXPORTED:
         raise errors.InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
-    from tpu_training.checkpoints.model_description import read_description
     from tpu_training.serving.export import run_export
 
     try:
-        given: ModelDefinition | None = None
-        if model is not None or task is not None:
-            model = model or read_description(model_dir).model_in_file(model_dir)
-            given = _definition(model, task, params)
+        given = _given_model(model_dir, model, task, params)
         return run_export(model_dir, output, kind, batch_size, data, given, test_examples, best)
     except Exception as error:
         _raise_told(error)
@@ -179,7 +219,50 @@ def write_data(
     if validation is not None:
         splits["validation"] = validation
     source = source_of_arrays(name, splits, class_names)
-    store(source, directory, Storage(text_length=text_length, vocabulary_size=vocabulary_size))
+    storage = conversion.Storage(text_length=text_length, vocabulary_size=vocabulary_size)
+    conversion.store(source, directory, storage)
+
+
+def _given_model(
+    model_dir: str, model: str | CreateModel | None, task: str | Task | None, params: Params | None
+) -> ModelDefinition | None:
+    """Return the model that is given for `model_dir`; None for that of its description."""
+    from tpu_training.checkpoints.model_description import read_description
+
+    if model is None and task is None:
+        return None
+    model = model or read_description(model_dir).model_in_file(model_dir)
+    return _definition(model, task, params)
+
+
+def _compiled(
+    definition: ModelDefinition, optimizer: Any, loss: Any, metrics: Sequence[Any]
+) -> ModelDefinition:
+    """Return `definition` with a Keras model that is compiled with what `fit` was given."""
+    given = {"optimizer": optimizer, "loss": loss, "metrics": [*metrics] or None}
+    given = {name: each for name, each in given.items() if each is not None}
+    if not given:
+        return definition
+    create = definition.create_model
+
+    @functools.wraps(create)
+    def compiled(*arguments: Any) -> Any:
+        model = create(*arguments)
+        if not hasattr(model, "compile"):
+            raise errors.InputError(
+                f"model={definition.name}: optimizer, loss and metrics of Keras need a Keras "
+                f"model, but this is a {type(model).__name__}; name one of the trainer's "
+                "optimizers, and pass losses and metrics as task=Task(…)"
+            )
+        # What is not given stays as the model was compiled.
+        settings = {"optimizer": None, "loss": None, "metrics": None}
+        if model.compiled:
+            had = getattr(model._compile_metrics, "_user_metrics", None)
+            settings = {"optimizer": model.optimizer, "loss": model.loss, "metrics": had}
+        model.compile(**{**settings, **given})
+        return model
+
+    return replace(definition, create_model=compiled)
 
 
 def _definition(
@@ -222,32 +305,32 @@ def _params(
     return replace(given, **settings)
 
 
-def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
-    """Write the arrays below `model_dir` under a name of their content, unless they are there."""
-    import numpy as np
-
-    if set(data) - {"validation"} != {"train", "test"}:
+def _data(
+    data: Any, validation: Any, test: Any, model_dir: str
+) -> tuple[str, dict[str, Any] | None]:
+    """Return where the data is, and the examples of each split if they are handed over."""
+    more = {"validation": validation, "test": test}
+    more = {split: examples for split, examples in more.items() if examples is not None}
+    if isinstance(data, str):
+        if more:
+            raise errors.InputError(
+                f"{' and '.join(more)}: data={data} names a dataset, which has its own splits; "
+                "pass arrays or Datasets for all of them, or none"
+            )
+        return data, None
+    splits = {**(data if isinstance(data, Mapping) else {"train": data}), **more}
+    if "train" not in splits or set(splits) - set(SPLITS):
         raise errors.InputError(
-            f"data has {', '.join(map(repr, data)) or 'nothing'}; expected 'train' and 'test', "
-            "and optionally 'validation', each with a tuple of features and targets"
+            f"data has {', '.join(map(repr, splits)) or 'nothing'}; expected 'train', and "
+            "optionally 'validation' and 'test', each with a tuple of features and targets or a "
+            "Dataset"
         )
-    if "://" in model_dir:
+    if "://" in model_dir and conversion.are_written(splits):
         raise errors.InputError(
             f"model_dir={model_dir}: arrays are written to a local directory; write them with "
             "write_data, copy that directory to the bucket and pass its URL as data"
         )
-    digest = hashlib.sha256()
-    for split in sorted(data):
-        for values in data[split]:
-            array = np.asarray(values)
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            content = repr(array.tolist()) if array.dtype.kind == "O" else array.tobytes()
-            digest.update(content.encode() if isinstance(content, str) else content)
-    directory = Path(model_dir) / f"data-{digest.hexdigest()[:12]}"
-    if not (directory / FILE_NAME).is_file():
-        train, test = data["train"], data["test"]
-        write_data(str(directory), train=train, test=test, validation=data.get("validation"))
-    return str(directory)
+    return "data", splits
 
 
 def _log_to_standard_output() -> None:

@@ -56,7 +56,7 @@ def test_data_and_directories_are_checked_before_tensorflow_is_loaded(
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     said = fails("evaluate", f"--data={tmp_path}", f"--model-dir={tmp_path}")
     assert "the dataset digits has no split test, only train" in said
-    manifest["shape"] = [0, 0, 3]
+    manifest["spec"]["shape"] = [0, 0, 3]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     said = fails("train", f"--data={tmp_path}", f"--model-dir={tmp_path}")
     assert "--image_size=0: the images of the dataset digits have different sizes" in said
@@ -67,7 +67,7 @@ def test_a_model_of_other_examples_is_refused_with_what_differs(
 ) -> None:
     shutil.copytree(digits, tmp_path / "data")
     manifest = json.loads((digits / "manifest.json").read_text())
-    manifest |= {"shape": [14, 28, 2], "classes": 3}
+    manifest["spec"] |= {"shape": [14, 28, 2], "classes": 3}
     (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError) as caught:
         run_here("evaluate", f"--data={tmp_path}/data", f"--model-dir={digits_model}")

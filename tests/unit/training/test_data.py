@@ -136,16 +136,12 @@ def test_an_output_that_is_a_file_is_refused(tmp_path: Path, write_mnist: WriteI
         convert(str(tmp_path / "idx"), str(tmp_path / "out"))
 
 
+SPEC = {"kind": "image", "shape": [28, 28, 1], "dtype": "uint8", "classes": 10}
 GOOD = {
-    "format": 3,
+    "format": 1,
     "name": "n",
     "encoding": "raw",
-    "shape": [28, 28, 1],
-    "targets": "class",
-    "classes": 10,
-    "class_names": [],
-    "vocabulary": "",
-    "vocabulary_size": 0,
+    "spec": SPEC,
     "splits": {
         "train": {
             "examples": 2,
@@ -158,15 +154,15 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 2}, "format 2, expected 3"),
-        ({"targets": "odd"}, "targets odd, expected one of class, labels"),
-        ({"shape": [28, 28]}, "shape (28, 28) of images"),
-        ({"shape": [28, 28, "x"]}, "not a dataset's manifest"),
-        ({"encoding": "tokens"}, "shape (28, 28, 1) of texts"),
-        ({"encoding": "mp3"}, "encoding mp3, expected one of raw, encoded, tokens"),
-        ({"classes": "many"}, "not a dataset's manifest"),
+        ({"format": 3}, "its format is 3; this release reads 1"),
+        ({"spec": {**SPEC, "targets": "odd"}}, "spec.targets is odd, expected one of class, la"),
+        ({"spec": {**SPEC, "shape": [28, 28]}}, "shape=(28, 28), "),
+        ({"spec": {**SPEC, "shape": [28, 28, "x"]}}, "spec.shape[2] is 'x', not int"),
+        ({"encoding": "tokens"}, "which tokens does not store"),
+        ({"encoding": "mp3"}, "encoding is mp3, expected one of raw, encoded, tokens"),
+        ({"spec": {**SPEC, "classes": "many"}}, "spec.classes is 'many', not int"),
         ({"splits": {"train": {"examples": 2, "files": []}}}, "2 examples, but its files 0"),
-        ({"splits": {"train": {"files": []}}}, "no field 'examples'"),
+        ({"splits": {"train": {"files": []}}}, "required positional argument: 'examples'"),
         ({"splits": []}, "not a dataset's manifest"),
     ],
 )

@@ -95,7 +95,9 @@ def test_a_job_resumed_within_an_epoch_of_a_function_ends_with_the_same_weights(
 def test_evaluations_between_the_loops_need_a_split_of_the_function(
     fit: Callable[..., tpu_training.Result], function: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=r"mine\.py: .*--evaluation_interval.*split validation"):
+    with pytest.raises(
+        InputError, match=r"mine\.py:\d+: .*--evaluation_interval.*split validation"
+    ):
         fit(data=function, model_dir=str(tmp_path / "m"), **SIZES, evaluation_interval=2)
 
 

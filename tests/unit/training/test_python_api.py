@@ -208,26 +208,73 @@ def test_callbacks_are_called_between_loops(
     assert seen[-1] == 4
 
 
+def test_a_callback_stops_the_training_with_a_checkpoint_and_a_test(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Stop(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            assert self.control.model.kernel.shape == (16, 2)
+            if step == 4:
+                self.control.stop()
+
+    sizes = {**SIZES, "epochs": 20}
+    result = fit(create_model, data=ARRAYS, model_dir=str(tmp_path), callbacks=[Stop()], **sizes)
+    assert result.metrics["steps"] == 4
+    assert result.metrics["test_examples"] == 20
+    assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
+
+
+def test_a_callback_scales_the_rate_also_after_a_restart(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Halve(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == 2:
+                self.control.scale_rate(0.5)
+            if step == 4:
+                self.control.stop()
+
+    sizes = {**SIZES, "epochs": 4, "schedule": "constant", "warmup_fraction": 0.0}
+    given = {"data": ARRAYS, "model_dir": str(tmp_path), **sizes, "steps_per_loop": 1}
+    first = fit(create_model, callbacks=[Halve()], **given)
+    then = fit(create_model, **given)
+    rate = first.history[0]["learning_rate"]
+    assert [row["learning_rate"] for row in first.history] == pytest.approx(
+        [rate, rate, rate / 2, rate / 2]
+    )
+    assert [row["step"] for row in then.history] == [5, 6, 7, 8]
+    assert [row["learning_rate"] for row in then.history] == pytest.approx([rate / 2] * 4)
+
+
+def test_a_stop_between_loops_ends_after_the_loop_that_runs(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Stop(tpu_training.Callback):
+        def between_loops(self, step: int, report: tpu_training.LoopReport) -> None:
+            self.control.stop()
+
+    sizes = {**SIZES, "epochs": 20}
+    result = fit(create_model, data=ARRAYS, model_dir=str(tmp_path), callbacks=[Stop()], **sizes)
+    assert result.metrics["steps"] == 4
+    assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"epoch": 3}, "--epoch: unknown; did you mean --epochs?"),
         ({"mode": "fit"}, "mode='fit': expected one of train, evaluate"),
         ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
-        ({"data": {"train": ARRAYS["train"]}}, "data has 'train'; expected 'train' and 'test'"),
+        ({"data": {"test": ARRAYS["train"]}}, "data has 'test'; expected 'train', and optionally"),
         ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
         ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
         (
-            {"data": {"train": (IMAGES[:40] / 255, CLASSES[:40]), "test": ARRAYS["test"]}},
-            "train: features are float64 of the shape (40, 4, 4, 1); expected bytes",
-        ),
-        (
             {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
-            "train: 40 examples, but targets for 39",
+            "data['train']: expected the same number of examples in each, but features has 40",
         ),
         (
             {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
-            "test: has numbers to learn, but train has class",
+            "with 1 numbers, split train features uint8 of the shape (4, 4, 1) with class",
         ),
     ],
 )

@@ -5,21 +5,19 @@ from here, and a training that is started again compares its data and task with 
 """
 
 import dataclasses
-import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from tpu_core import records
 from tpu_training import errors, tasks
-from tpu_training.checkpoints.reader import checkpoint_paths
+from tpu_training.checkpoints.reader import Value, checkpoint_paths
 from tpu_training.data import files
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
 
 _FILE_NAME = "model.json"
-_FORMAT = 1
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ class ModelDescription:
     """
 
     model: str
-    params: Mapping[str, Any]
+    params: dict[str, Value]
     spec: DataSpec
     data: str
     class_names: tuple[str, ...] = ()
@@ -41,9 +39,7 @@ class ModelDescription:
 
     def write(self, model_dir: str) -> None:
         """Write it to `model_dir`."""
-        content = {"format": _FORMAT, **dataclasses.asdict(self)}
-        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
-        files.write_text(_path(model_dir), text)
+        files.write_text(_path(model_dir), records.dump(self).decode())
 
     def definition(
         self, model_dir: str, other: str | ModelDefinition | None = None
@@ -126,25 +122,9 @@ def read_description(model_dir: str) -> ModelDescription:
             "it starts; check that this is the training's model directory"
         )
     try:
-        content = json.loads(text)
-        if content.get("format") != _FORMAT:
-            raise ValueError(
-                f"its format is {content.get('format')}, but this release reads {_FORMAT}"
-            )
-        spec = content["spec"]
-        return ModelDescription(
-            model=str(content["model"]),
-            params=dict(content["params"]),
-            spec=DataSpec(
-                **spec | {name: tuple(spec.get(name, ())) for name in ("shape", "outputs")}
-            ),
-            task=str(content.get("task", "")),
-            task_name=str(content.get("task_name", "")),
-            data=str(content["data"]),
-            class_names=tuple(map(str, content.get("class_names", ()))),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise errors.InputError(f"{path} is broken ({type(error).__name__}: {error})") from error
+        return records.load(ModelDescription, text)
+    except records.Unreadable as error:
+        raise errors.InputError(f"{path} is broken ({error})") from error
 
 
 def refuse_another_purpose(
@@ -183,6 +163,8 @@ def _differences(had: DataSpec, now: DataSpec) -> Iterator[str]:
     if had.shape != now.shape:
         flag = " (--image_size)" if had.kind == "image" and had.shape[2] == now.shape[2] else ""
         yield f"{had.kind}s of the shape {had.shape}, here {now.shape}{flag}"
+    if had.inputs != now.inputs:
+        yield f"the inputs {had.inputs}, here {now.inputs}"
     if had.classes != now.classes:
         yield f"{had.classes} classes, here {now.classes}"
     if had.targets != now.targets:

@@ -149,18 +149,20 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
         self.params: dict[str, Any] = dataclasses.asdict(params)
         self.best: Best | None = None
         self.history = JobHistory()
+        self.rate_factor = 1.0
 
     def serialize(self) -> str:
         """Return the text to save."""
         best: dict[str, float | None] | None = None
         if self.best:
             best = {n: value if math.isfinite(value) else None for n, value in self.best.items()}
-        return records.dump(_Saved(self.model, self.params, best, self.history)).decode()
+        saved = _Saved(self.model, self.params, best, self.history, self.rate_factor)
+        return records.dump(saved).decode()
 
     def deserialize(self, string_value: bytes) -> None:
-        """Adopt the saved best evaluation and history; the rest stays that of this job."""
+        """Adopt the saved evaluation, history and factor; the rest stays that of this job."""
         saved = _parse(string_value, "the checkpoint")
-        self.best = saved.best_figures
+        self.best, self.rate_factor = saved.best_figures, saved.rate_factor
         self.history = JobHistory(saved.history.starts + 1, saved.history.seconds)
 
     def differences(self, path: str) -> list[str]:
@@ -223,6 +225,7 @@ class _Saved:
     params: dict[str, Value]
     best: dict[str, float | None] | None
     history: JobHistory
+    rate_factor: float = 1.0
 
     @property
     def best_figures(self) -> Best | None:

@@ -14,12 +14,9 @@ from tpu_training.data import manifest, source
 from tpu_training.errors import DataError, require
 from tpu_training.models import spec as specs
 
-# Type and shape alone say what a split's features and targets are: four axes of bytes are
-# images, two axes of whole numbers are token ids, floats are numbers to learn.
 Array = npt.NDArray[Any]
 # Features and targets of a split: arrays or lists of one length; None for no targets.
 Split = tuple[Any, Any]
-_FEATURES = "bytes (examples, height, width[, channels]), token ids (examples, length) or texts"
 
 
 def source_of_arrays(
@@ -30,92 +27,30 @@ def source_of_arrays(
     Raises:
         DataError: Features or targets have a wrong shape or type; the message names the split.
     """
-    features = {split: _features(split, values) for split, (values, _) in splits.items()}
-    first = features["train"]
-    kind = source.IMAGE if first.dtype == np.uint8 and first.ndim == 4 else source.TEXT
-    for split, array in features.items():
-        if (array.dtype.kind, array.shape[1:]) != (first.dtype.kind, first.shape[1:]):
-            raise DataError(
-                f"{split}: an example is {_described(array)}, in train {_described(first)}"
-            )
-    targets, wanted = _targets_of("train", splits["train"][1], first)
-    made = {"train": wanted}
-    for split, (_, values) in splits.items():
-        if split != "train":
-            found, made[split] = _targets_of(split, values, features[split])
-            if found != targets or made[split].shape[1:] != wanted.shape[1:]:
-                raise DataError(f"{split}: has {found} to learn, but train has {targets}")
-    # Of all splits: the highest class may be missing in one of them, even in train.
-    classes = max(_classes(targets, array) for array in made.values())
-    if class_names and len(class_names) != classes:
-        raise DataError(f"{len(class_names)} names for {classes} classes")
-    ids = kind == source.TEXT and first.dtype.kind == "i"
-    vocabulary = 1 + max(int(array.max()) for array in features.values()) if ids else 0
-    examples = {
-        split: source.pick(
-            np.arange(len(array)), source.rows_of(split), array.__getitem__, made[split]
-        )
+    from tpu_training.data import data_set, function  # They load TensorFlow.
+
+    features = {split: np.asarray(values) for split, (values, _) in splits.items()}
+    texts = {split: array for split, array in features.items() if array.dtype.kind in "UO"}
+    given = {
+        split: (np.arange(len(array)) if split in texts else array, splits[split][1])
         for split, array in features.items()
     }
-    names = tuple(class_names)
-    return source.Source(name, kind, classes, examples, names, targets, vocabulary)
+    made = data_set.given_function(given, class_names, shuffles=False)
+    return function.source_of(made, name, source.Options(), texts or None)
 
 
-def _features(split: str, values: Any) -> Array:
-    """Return the features: images with an axis of channels, token ids as int64, or texts.
-
-    Their type decides, never their values: a set of dark images would pass for token ids.
-    """
-    array = np.asarray(values)
-    if array.dtype == np.uint8 and array.ndim == 3:
-        array = array[..., np.newaxis]
-    image = array.dtype == np.uint8 and array.ndim == 4
-    ids = array.dtype.kind in "iu" and array.dtype != np.uint8 and array.ndim == 2
-    text = array.dtype.kind in "UO" and array.ndim == 1
-    if not len(array) or not (image or ids or text):
-        raise DataError(f"{split}: features are {_described(array)}; expected {_FEATURES}")
-    if ids and array.min() < 0:
-        raise DataError(f"{split}: a token id is {array.min()}; ids start at 0, which is padding")
-    return array.astype(np.int64) if ids else array
-
-
-def _targets_of(split: str, values: Any, features: Array) -> tuple[str, Array]:
-    """Say what kind of targets `values` are, and return them as an array."""
-    if values is None:
-        return specs.NOTHING, np.zeros(len(features), np.int64)
-    array = np.asarray(values)
-    if len(array) != len(features):
-        raise DataError(f"{split}: {len(features)} examples, but targets for {len(array)}")
-    number, whole = array.dtype.kind == "f", array.dtype.kind in "iub"
-    kind = source.kind_of_targets(number, whole, array.shape[1:], features.shape[1:])
-    if not kind or (kind == specs.LABELS and array.max() > 1):
-        raise DataError(
-            f"{split}: targets are {_described(array)}; expected whole numbers (examples,) for "
-            "classes, 0 and 1 (examples, labels) for labels, floating-point numbers for "
-            "regression, or a class for each token or pixel"
-        )
-    if kind == specs.NUMBERS:
-        if not np.isfinite(array).all():
-            raise DataError(f"{split}: a target is not a finite number")
-        return kind, array.reshape(len(array), -1).astype(np.float32)
-    array = array.astype(np.int64)
-    # A class below 0 would pick no logit, which a TPU does not report.
-    least = specs.IGNORED if kind == specs.TOKEN_CLASSES else 0
-    if array.min() < least:
-        raise DataError(f"{split}: a target is {array.min()}; expected at least {least}")
-    return kind, array
-
-
-def _classes(targets: str, array: Array) -> int:
-    """Return how many labels or numbers there are, or the highest class and one."""
-    if targets in (specs.LABELS, specs.NUMBERS):
-        return int(array.shape[1])
-    counted = array[array != manifest.NO_CLASS] if targets == specs.MASK else array
-    return 1 + int(counted.max(initial=0))
-
-
-def _described(array: Array) -> str:
-    return f"{array.dtype} of the shape {array.shape}"
+def fit_files(examples: Any) -> bool:
+    """Return whether the `examples` of a split are arrays of bytes, token ids or texts."""
+    if not (isinstance(examples, tuple) and len(examples) == 2) or isinstance(examples[0], Mapping):
+        return False
+    try:
+        features = np.asarray(examples[0])
+    except ValueError:  # Rows of different lengths, which are told of later.
+        return False
+    # The look at examples goes by the same types: other whole numbers are arrays like any.
+    images = features.dtype == np.uint8 and features.ndim in (3, 4)
+    ids = features.dtype in (np.int32, np.int64) and features.ndim == 2
+    return images or ids or (features.dtype.kind in "UO" and features.ndim == 1)
 
 
 # MNIST's IDX files, http://yann.lecun.com/exdb/mnist/: two zero bytes, the element type, the number

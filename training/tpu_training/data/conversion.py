@@ -6,13 +6,14 @@ with a source, its options or the output folder is reported before.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
 import resource
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -102,6 +103,32 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
     counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
     logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
     return written
+
+
+def are_written(splits: Mapping[str, Any]) -> bool:
+    """Return whether `write_given` writes the splits."""
+    return manifest.TEST in splits and all(map(arrays.fit_files, splits.values()))
+
+
+def write_given(splits: Mapping[str, Any], model_dir: str) -> str | None:
+    """Write arrays of bytes, token ids or texts below `model_dir`, and return where.
+
+    What is there is not written again: the content names the folder. None for other examples, and
+    for those without a test split. Raises InputError for a wrong shape or type.
+    """
+    if not are_written(splits):
+        return None
+    digest = hashlib.sha256()
+    for split in sorted(splits):
+        for values in splits[split]:
+            array = np.asarray(values)
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            objects = array.dtype.kind == "O"
+            digest.update(repr(array.tolist()).encode() if objects else array.tobytes())
+    directory = Path(model_dir) / f"data-{digest.hexdigest()[:12]}"
+    if not (directory / manifest.FILE_NAME).is_file():
+        store(arrays.source_of_arrays("data", splits, ()), str(directory), Storage())
+    return str(directory)
 
 
 def _encoder(data: Source, storage: Storage, tokens: list[str]) -> Encoder:

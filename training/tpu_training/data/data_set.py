@@ -1,15 +1,20 @@
-"""Open a dataset in a directory or bucket, or that of a user's function, and check it."""
+"""Open a dataset in a directory or bucket, of a user's function, or in memory, and check it."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.eager import context as eager
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import files
+from tpu_training.data import files, shards
 from tpu_training.data import function as functions
 from tpu_training.data import manifest as manifests
 from tpu_training.data.shards import Shards
@@ -118,12 +123,260 @@ def open_function(path: str, seed: int) -> DataSet:
     Raises:
         InputError: The function fails, or its examples can't be trained on; with FILE:LINE.
     """
-    live = functions.look(functions.load_function(path, "data"), functions.seed_of(seed, 0))
+    name = path.rpartition("/")[2].removesuffix(".py")
+    return of_function(functions.load_function(path, "data"), name, seed, path)
+
+
+def of_function(
+    function: functions.DataFunction, name: str, seed: int, directory: str = ""
+) -> DataSet:
+    """Return the dataset called `name` of a data function. Raises as `open_function`."""
+    live = functions.look(function, functions.seed_of(seed, 0))
     splits = {
         split: manifests.Split(count, (manifests.DataFile(split, count, 0, ""),))
         for split, count in live.examples.items()
     }
-    name = path.rpartition("/")[2].removesuffix(".py")
     names = live.function.class_names
     manifest = manifests.Manifest(name, live.spec, live.encoding, splits, names)
-    return DataSet(path, manifest, function=live)
+    return DataSet(directory or name, manifest, function=live)
+
+
+# What a program hands over in memory: arrays, a tf.data.Dataset, a Keras PyDataset. Each becomes a
+# data function, so that it is read, dealt to hosts and resumed like one in a file.
+
+# These shuffle and cache with a state outside of the graph, which another pass would not find.
+# Their first versions have none.
+_SHUFFLE, _CACHE = "ShuffleDatasetV3", "CacheDatasetV2"
+_WITHOUT_STATE = {_SHUFFLE: "ShuffleDataset", _CACHE: "CacheDataset"}
+_numbers = itertools.count()
+# Examples of arrays that are gathered at a time.
+_GATHERED = 1024
+# What makes other rows of those before.
+_REMAKES = re.compile("[Bb]atchDataset|FlatMap|Interleave|Window")
+
+
+def given_function(
+    splits: Mapping[str, Any], class_names: Sequence[str] = (), *, shuffles: bool = True
+) -> functions.DataFunction:
+    """Return the data function of `splits`, each of (features, targets) or a Dataset.
+
+    Args:
+        splits: The examples of each split.
+        class_names: A name for each class, label or number.
+        shuffles: Whether arrays to train with have another order in each epoch.
+
+    Raises:
+        DataError: One of them is none of these, or its leaves don't fit together.
+    """
+    made = {name: _given(value, f"data['{name}']") for name, value in splits.items()}
+
+    def dataset(split: str, context: functions.Context) -> tf.data.Dataset | None:
+        if split not in made:
+            return None
+        return made[split](shuffles and split == manifests.TRAIN, context.seed)
+
+    function = tf.autograph.experimental.do_not_convert(dataset)
+    return functions.DataFunction(function, "data", tuple(class_names))
+
+
+# whether to shuffle, the epoch's seed -> its examples
+_Rows = Callable[[bool, Any], tf.data.Dataset]
+
+
+def _given(value: Any, path: str) -> _Rows:
+    if isinstance(value, tf.data.Dataset):
+        return _of_dataset(value, path)
+    if isinstance(value, tuple) and len(value) == 2:
+        return _of_arrays(*value, path)
+    if hasattr(value, "__getitem__") and hasattr(value, "num_batches"):
+        return _of_dataset(_batches(value, path), path)
+    size = f" of {len(value)}" if isinstance(value, tuple) else ""
+    raise DataError(
+        f"{path} is a {type(value).__name__}{size}; expected a tuple of features and targets, a "
+        "tf.data.Dataset or a keras.utils.PyDataset"
+    )
+
+
+def _of_arrays(features: Any, targets: Any, path: str) -> _Rows:
+    """Return examples of arrays in memory, in another order in each epoch."""
+    leaves = {"features": features} if not isinstance(features, Mapping) else dict(features)
+    prefix = "features/" if isinstance(features, Mapping) else ""
+    named = {f"{prefix}{name}": value for name, value in leaves.items()}
+    if targets is not None:
+        named["targets"] = targets
+    arrays = {name: _tensor(value, f"{path}: {name}") for name, value in named.items()}
+    lengths = {name: int(value.shape[0]) for name, value in arrays.items()}
+    if len(set(lengths.values())) > 1 or not all(lengths.values()):
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise DataError(f"{path}: expected the same number of examples in each, but {told}")
+    given: Any = {name: arrays[f"{prefix}{name}"] for name in leaves}
+    given = given if prefix else given["features"]
+    parts = (given,) if targets is None else (given, arrays["targets"])
+    count = next(iter(lengths.values()))
+
+    def rows(shuffles: bool, seed: Any) -> tf.data.Dataset:
+        order = tf.range(count)
+        if shuffles:
+            order = shards.permutation(count, tf.stack([tf.cast(seed, tf.int64), 0]))
+
+        def gather(numbers: tf.Tensor) -> tuple[Any, ...]:
+            return tuple(tf.nest.map_structure(lambda each: tf.gather(each, numbers), parts))
+
+        # Many at a time: a call for each example would take longer than most models.
+        return tf.data.Dataset.from_tensor_slices(order).batch(_GATHERED).map(gather).unbatch()
+
+    return rows
+
+
+def _tensor(values: Any, path: str) -> tf.Tensor:
+    """Return one leaf as a tensor (examples, …). Raises DataError with `path`."""
+    try:
+        tensor = tf.convert_to_tensor(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: its rows have different lengths or types; pad them to one shape ({error})"
+        ) from error
+    if not tensor.shape.rank:
+        raise DataError(f"{path} is a single {tensor.dtype.name}; expected one value per example")
+    if tensor.dtype.is_floating:
+        bad = ~tf.math.is_finite(tf.cast(tensor, tf.float32))
+        rows = tf.where(tf.reduce_any(tf.reshape(bad, (len(tensor), -1)), axis=1))[:, 0]
+        if len(rows):
+            raise DataError(
+                f"{path} has NaN or infinity in {len(rows)} examples, first in number "
+                f"{int(rows[0])}; replace or leave them out"
+            )
+    return tensor
+
+
+def _batches(given: Any, path: str) -> tf.data.Dataset:
+    """Return the batches of a PyDataset, which are read in Python."""
+    count = given.num_batches
+    if count is None:
+        raise DataError(f"{path} never ends; give it a length, because it is read in epochs")
+    first = tf.nest.map_structure(tf.convert_to_tensor, given[0])
+    signature = tf.nest.map_structure(
+        lambda each: tf.TensorSpec((None, *each.shape[1:]), each.dtype), first
+    )
+
+    def batches() -> Iterator[Any]:
+        return (given[number] for number in range(count))
+
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
+    """Return the examples of a Dataset, made from its graph in each epoch.
+
+    An iterator's state would be saved with its buffers and for one number of hosts only. A graph
+    that is given its seeds is exact on any: it is read from the start of the epoch, and what was
+    seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had. One that
+    is told not to reshuffle keeps its own, since take() and skip() may divide what it gives.
+    """
+    try:
+        # A Dataset can't be sent from the machine that it was made on.
+        with tf.device(given._variant_tensor.device):
+            count = given.cardinality().numpy()
+            graph = tf.compat.v1.GraphDef.FromString(given._as_serialized_graph().numpy())
+    except tf.errors.OpError as error:
+        raise DataError(
+            f"{path}: its state can't be written as a graph, so a training could not resume "
+            f"({error.message.splitlines()[0]}); pass a file with a function dataset(split, "
+            "context)"
+        ) from error
+    if count == tf.data.INFINITE_CARDINALITY:
+        raise DataError(f"{path} never ends; remove repeat(), because it is read in epochs")
+    (end,) = (node for node in graph.node if node.op == "_Retval")
+    whole, seeds = f"{_source(end.input[0])}:0", _seeds(graph, path)
+    batched = _is_batched(given.element_spec, graph, end)
+    graph.node.remove(end)
+    for node in graph.node:
+        if node.op in _WITHOUT_STATE:
+            node.op = _WITHOUT_STATE[node.op]
+            del node.input[-1]
+    _register_functions(graph)
+
+    def in_graph(seed: tf.Tensor) -> tf.data.Dataset:
+        drawn = {f"{name}:0": seed + at for at, name in enumerate(seeds)}
+        (variant,) = tf.graph_util.import_graph_def(
+            graph, input_map=drawn, return_elements=[whole], name=""
+        )
+        # `given` holds what its Python functions are, as long as this function lives.
+        remade = dataset_ops._VariantDataset(variant, given.element_spec)
+        return remade.unbatch() if batched else remade
+
+    remake = tf.function(in_graph, autograph=False)
+
+    def rows(_: bool, seed: Any) -> tf.data.Dataset:
+        make = remake if tf.executing_eagerly() else in_graph
+        return make(tf.cast(seed, tf.int64))
+
+    return rows
+
+
+def _register_functions(graph: Any) -> None:
+    """Move the functions of `graph` to where TensorFlow, and each worker, finds them.
+
+    A worker lacks those that are older than the connection, and refuses another form of one.
+    """
+    number = next(_numbers)
+    names = {one.signature.name: f"{one.signature.name}_{number}" for one in graph.library.function}
+    for nodes in (graph.node, *(one.node_def for one in graph.library.function)):
+        for attribute in (each for node in nodes for each in node.attr.values()):
+            for called in (attribute.func, *attribute.list.func):
+                if called.name in names:
+                    called.name = names[called.name]
+    for one in graph.library.function:
+        one.signature.name = names[one.signature.name]
+        eager.context().add_function_def(one)
+    graph.ClearField("library")
+
+
+def _source(name: str) -> str:
+    """Return the name of the node that makes the input `name`."""
+    return name.partition(":")[0]
+
+
+def _seeds(graph: Any, path: str) -> list[str]:
+    """Return the names of the seeds to draw in each epoch.
+
+    Raises:
+        DataError: Another start of the training would find another order.
+    """
+    nodes, seeds = {node.name: node for node in graph.node}, list[str]()
+
+    def is_given(name: str) -> bool:
+        """Return whether a seed is not 0, or the name of a file not empty."""
+        node = nodes[_source(name)]
+        return node.op != "Const" or bool(tf.make_ndarray(node.attr["value"].tensor).item())
+
+    # A node comes after its inputs.
+    for node in graph.node:
+        if node.op == _SHUFFLE:
+            pair = node.input[2:4]
+            if node.attr["reshuffle_each_iteration"].b:
+                seeds += map(_source, pair)
+            elif not any(map(is_given, pair)):
+                raise DataError(
+                    f"{path}: shuffle(…, reshuffle_each_iteration=False) has no seed, so another "
+                    "start would find another order; pass it a seed"
+                )
+        if node.op == _CACHE and seeds and is_given(node.input[1]):
+            raise DataError(
+                f"{path}: cache(FILE) after shuffle() keeps one epoch's order on one machine, "
+                "where another start may not find it; call it before shuffle()"
+            )
+    return seeds
+
+
+def _is_batched(spec: Any, graph: Any, end: Any) -> bool:
+    """Return whether elements of `spec` are batches, which Keras would take.
+
+    Their first axis has no size, or what made the rows last on the way to `end` is a batch().
+    """
+    if {each.shape[0] if each.shape.rank else 0 for each in tf.nest.flatten(spec)} == {None}:
+        return True
+    nodes = {node.name: node for node in graph.node}
+    while end is not None and end.input and not _REMAKES.search(end.op):
+        end = nodes.get(_source(end.input[0]))
+    return end is not None and "BatchDataset" in end.op

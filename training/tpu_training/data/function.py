@@ -5,6 +5,7 @@ Both begin with the same look at its examples, which says how they would be stor
 later pass is checked against that look by operations of the graph.
 """
 
+import dataclasses
 import inspect
 import logging
 import re
@@ -19,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_training.data import manifest, shards, source
-from tpu_training.errors import DataError, InputError, user_line
+from tpu_training.errors import DataError, InputError, describe, user_line
 from tpu_training.models import spec as specs
 from tpu_training.models.registry import load_file
 
@@ -29,9 +30,14 @@ _COUNT = re.compile(r"expected to contain (\d+) elements? but contained (?:at le
 _SHAPE = re.compile(
     r"Shape of tensor \S+ (\S+) is not compatible with expected shape (\S+?)\.?$", re.M
 )
-_RANGE = re.compile(r"a (?:class|token id) other than -?\d+ to \d+")
+_RANGE = re.compile(r"a (?:class|token id) other than -?\d+ to \d+|NaN or infinity in [\w/]+")
 _FEATURES = (
-    "bytes (height, width, channels), the content of a JPEG or PNG file, or token ids (length,)"
+    "a tensor of numbers, the content of a JPEG or PNG file, or a dictionary of tensors by name"
+)
+# What every TPU computes with; float64 becomes float32, as in Keras.
+_DTYPES = (
+    *("bfloat16", "float32", "float64", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
 )
 _TARGETS = (
     "a whole number for a class, 0 and 1 (labels,), floating-point numbers, or a class for each "
@@ -130,7 +136,9 @@ class LiveFunction:
             return features, tf.zeros((), tf.int32)
         return features, self._targets(example[1])
 
-    def _features(self, features: tf.Tensor) -> tf.Tensor:
+    def _features(self, features: Any) -> Any:
+        if self.encoding == manifest.ARRAY:
+            return _leaves(features, self.spec)
         if self.encoding == manifest.ENCODED:
             return tf.ensure_shape(features, ())
         if self.encoding == manifest.RAW:
@@ -143,7 +151,8 @@ class LiveFunction:
         spec = self.spec
         targets = tf.cast(values, spec.target_dtype)
         if spec.targets == specs.NUMBERS:
-            return tf.ensure_shape(tf.reshape(targets, (-1,)), spec.target_shape)
+            expected = tf.TensorSpec(spec.target_shape, spec.target_dtype)
+            return _leaf(tf.reshape(targets, (-1,)), expected, "targets")
         targets = tf.ensure_shape(targets, spec.target_shape)
         if spec.targets == specs.MASK:
             targets = tf.where(targets == manifest.NO_CLASS, specs.IGNORED, targets)
@@ -214,22 +223,25 @@ def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:
         return tf.identity(values)
 
 
+def _leaves(features: Any, spec: specs.DataSpec) -> Any:
+    """Return features in the form of `spec`; fail at run time where they can't be."""
+    forms = spec.features(tf.TensorSpec)
+    paths = {name: f"features/{name}" for name in forms} if spec.inputs else "features"
+    return tf.nest.map_structure(_leaf, features, forms, paths)
+
+
+def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
+    """Return one of the features in its form; its `path` is for messages."""
+    value = tf.ensure_shape(tf.cast(value, spec.dtype), spec.shape)
+    if not spec.dtype.is_floating:
+        return value
+    finite = tf.reduce_all(tf.math.is_finite(tf.cast(value, tf.float32)))
+    with tf.control_dependencies([tf.debugging.Assert(finite, [f"NaN or infinity in {path}"])]):
+        return tf.identity(value)
+
+
 # The look: one pass over the first epoch, or only over its first example where the function says
 # how many there are and how many classes.
-
-
-@dataclass(frozen=True)
-class Form:
-    """How features are stored, their shape, what there is to learn, and how much of it.
-
-    Attributes:
-        width: The number of labels or numbers; 0 where a class is learned.
-    """
-
-    encoding: str
-    shape: tuple[int, ...]
-    targets: str
-    width: int
 
 
 def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
@@ -245,29 +257,38 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
         raise DataError(f"{function.place}: returned None for the split {manifest.TRAIN}")
     # One example of each split tells the form; that the others have it is checked as they are read.
     forms = {split: _form(part, f"{function.place}: split {split}") for split, part in rows.items()}
-    form = forms[manifest.TRAIN]
+    form = encoding, spec = forms[manifest.TRAIN]
     for split, other in forms.items():
         if other != form:
             raise DataError(
-                f"{function.place}: split {split} yields {other}, split {manifest.TRAIN} {form}"
+                f"{function.place}: split {split} yields {_in_words(other[1])}, split "
+                f"{manifest.TRAIN} {_in_words(spec)}"
             )
     counts: dict[str, int] = {}
     highest = -1, -1
     for split, part in rows.items():
-        counts[split], *tops = _tops(part, form, function, f"{function.place}: split {split}")
+        place = f"{function.place}: split {split}"
+        counts[split], *tops = _tops(part, encoding, spec, function, place)
         highest = max(highest[0], tops[0]), max(highest[1], tops[1])
     names = function.class_names
-    classes = form.width or len(names) or 1 + highest[0]
+    classes = spec.classes or len(names) or 1 + highest[0]
     if names and len(names) != classes:
         raise DataError(
-            f"{function.place}: class_names has {len(names)} names for {classes} {form.targets}"
+            f"{function.place}: class_names has {len(names)} names for {classes} {spec.targets}"
         )
-    vocabulary = 1 + highest[1] if form.encoding == manifest.TOKENS else 0
-    spec = manifest.stored_spec(form.encoding, form.shape, classes, vocabulary, form.targets)
-    return LiveFunction(function, form.encoding, spec, counts)
+    vocabulary = 1 + highest[1] if encoding == manifest.TOKENS else 0
+    spec = dataclasses.replace(spec, classes=classes, vocabulary=vocabulary)
+    return LiveFunction(function, encoding, spec, counts)
 
 
-def _form(rows: tf.data.Dataset, place: str) -> Form:
+def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec]:
+    """Return how features are stored, and the spec, of which one example tells all but ranges.
+
+    `classes` is the number of labels or numbers, 0 where a class is learned.
+
+    Raises:
+        DataError: There is no example, or it has no form that a training takes.
+    """
     if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise DataError(
             f"{place} never ends; remove repeat(), because the training reads it again in each "
@@ -277,25 +298,47 @@ def _form(rows: tf.data.Dataset, place: str) -> Form:
         first = next(iter(rows), None)
     if first is None:
         raise DataError(f"{place} is empty")
-    return form_of(first, place)
-
-
-def form_of(example: object, place: str) -> Form:
-    """Return the form of `example`, a pair of tensors or features alone.
-
-    Raises:
-        DataError: It has none that a training takes.
-    """
-    parts = example if isinstance(example, tuple) else (example,)
-    if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts):
+    parts = first if isinstance(first, tuple) else (first,)
+    if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts[1:]):
         raise DataError(
-            f"{place} yields {type(example).__name__} of {len(parts)}, expected a pair of tensors, "
+            f"{place} yields {type(first).__name__} of {len(parts)}, expected a pair of tensors, "
             "features and targets"
         )
-    encoding, shape = _encoding(parts[0], place)
+    encoding, dtype = manifest.ARRAY, ""
+    shape: tuple[int, ...] = ()
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    if isinstance(parts[0], Mapping):
+        leaves = sorted(parts[0].items())
+        inputs = tuple((name, *_array(x, f"features/{name}", place)) for name, x in leaves)
+    elif not isinstance(parts[0], tf.Tensor):
+        raise DataError(f"{place} yields features that are {_kind(parts[0])}, expected {_FEATURES}")
+    else:
+        encoding, shape = _encoding(parts[0], place)
+        if encoding == manifest.ARRAY:
+            shape, dtype = _array(parts[0], "features", place)
     targets = _target_kind(parts[1], encoding, shape, place) if len(parts) == 2 else specs.NOTHING
     width = int(tf.size(parts[1])) if targets in (specs.LABELS, specs.NUMBERS) else 0
-    return Form(encoding, shape, targets, width)
+    if encoding != manifest.ARRAY:
+        return encoding, manifest.stored_spec(encoding, shape, width, targets=targets)
+    return encoding, specs.DataSpec("array", shape, dtype, width, targets=targets, inputs=inputs)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        return f"a {type(value).__name__}; pad it with to_tensor() or padded_batch()"
+    return f"a {type(value).__name__}"
+
+
+def _array(value: Any, path: str, place: str) -> tuple[tuple[int, ...], str]:
+    """Return shape and type of one of the features as a step takes it."""
+    if not isinstance(value, tf.Tensor):
+        raise DataError(f"{place}: {path} is {_kind(value)}; expected a tensor of numbers")
+    if value.dtype.name not in _DTYPES:
+        raise DataError(
+            f"{place}: {path} is {value.dtype.name}, which TPUs do not compute with; expected one "
+            f"of {', '.join(_DTYPES)}"
+        )
+    return tuple(value.shape), "float32" if value.dtype == tf.float64 else value.dtype.name
 
 
 def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
@@ -310,15 +353,15 @@ def _encoding(features: tf.Tensor, place: str) -> tuple[str, tuple[int, ...]]:
             return manifest.ENCODED, (0, 0, 1 if grey else 3)
         raise DataError(
             f"{place} yields texts, which must become token ids first; write them as CSV or "
-            "Parquet for `tpu-training data convert`"
+            "Parquet for `tpu-training data convert`, or give them to fit() with a test split"
         )
-    raise DataError(f"{place} yields features of {_described(features)}, expected {_FEATURES}")
+    return manifest.ARRAY, shape
 
 
 def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], place: str) -> str:
     whole = targets.dtype.is_integer or targets.dtype == tf.bool
-    # An image in a file has no known size, so its targets are never a mask.
-    features = () if encoding == manifest.ENCODED else shape
+    # An image in a file has no known size, so its targets are never a mask; an array has no places.
+    features = () if encoding in (manifest.ENCODED, manifest.ARRAY) else shape
     found = tuple(targets.shape)
     if kind := source.kind_of_targets(targets.dtype.is_floating, whole, found, features):
         return kind
@@ -326,28 +369,33 @@ def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], plac
         raise DataError(
             f"{place} yields words as labels, which must be numbered; name them in class_names"
         )
-    raise DataError(f"{place} yields targets of {_described(targets)}, expected {_TARGETS}")
+    given = f"{targets.dtype.name} of the shape {found}"
+    raise DataError(f"{place} yields targets of {given}, expected {_TARGETS}")
 
 
-def _described(value: tf.Tensor) -> str:
-    return f"{value.dtype.name} of the shape {tuple(value.shape)}"
+def _in_words(spec: specs.DataSpec) -> str:
+    features = spec.features(lambda shape, dtype: f"{dtype} of the shape {shape}")
+    width = f"{spec.classes} " if spec.targets in (specs.LABELS, specs.NUMBERS) else ""
+    return f"features {features} with {width}{spec.targets}"
 
 
 def _tops(
-    rows: tf.data.Dataset, form: Form, function: DataFunction, place: str
+    rows: tf.data.Dataset, encoding: str, spec: specs.DataSpec, function: DataFunction, place: str
 ) -> tuple[int, int, int]:
     """Count the examples, and find the highest class and token where nothing else says them."""
     counted = (specs.LABELS, specs.NUMBERS, specs.NOTHING)
     count = int(rows.cardinality())
-    known = form.targets in counted or function.class_names
-    if count >= 0 and known and form.encoding != manifest.TOKENS:
+    known = spec.targets in counted or function.class_names
+    if count >= 0 and known and encoding != manifest.TOKENS:
         return count, 0, 0
     logger.info("data: reading the examples of %s once to count them", place)
 
     def highest(*example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        token = tf.reduce_max(example[0]) if form.encoding == manifest.TOKENS else 0
-        classes = tf.cast(0 if form.targets in counted else example[1], tf.int64)
-        if form.targets == specs.MASK:
+        token = tf.reduce_max(example[0]) if encoding == manifest.TOKENS else 0
+        if encoding == manifest.ARRAY:
+            _leaves(example[0], spec)  # It asserts that there is no NaN.
+        classes = tf.cast(0 if spec.targets in counted else example[1], tf.int64)
+        if spec.targets == specs.MASK:
             classes = tf.where(classes == manifest.NO_CLASS, tf.zeros((), tf.int64), classes)
         return tf.reduce_max(classes), tf.cast(token, tf.int64)
 
@@ -365,19 +413,33 @@ def _named(place: str) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        line, reason = user_line(error) or place, error.message.strip().splitlines()[-1]
-        raise explain(error, line) or DataError(f"{line}: {reason}") from error
+        line = user_line(error) or place
+        raise explain(error, line) or DataError(f"{line}: {describe(error)}") from error
 
 
 def load_examples(path: Path, options: source.Options) -> source.Source:
-    """Return what the function in the file `path` yields, for `data convert`.
+    """Return what the function in the file `path` yields, for `data convert`."""
+    return source_of(load_function(str(path), "source"), options.name or path.stem, options)
+
+
+def source_of(
+    function: DataFunction,
+    name: str,
+    options: source.Options,
+    texts: Mapping[str, Any] | None = None,
+) -> source.Source:
+    """Return what `function` yields as a source called `name`.
 
     The look reads everything once, the writing at least once more: two passes where a part of
     `train` is for testing. An example of another pass could be in both parts, so each pass is
-    compared with the first, by checksums.
+    compared with the first, by checksums. With `texts` a feature is the number of one of a split.
     """
-    live = look(load_function(str(path), "source"), options.seed)
-    function, spec = live.function, live.spec
+    live = look(function, options.seed)
+    if live.encoding == manifest.ARRAY and texts is None:
+        raise DataError(
+            f"{function.place}: files hold bytes (height, width[, channels]), token ids (length,) "
+            f"and texts, but this has {_in_words(live.spec)}; pass it to the training itself"
+        )
 
     def examples(split: str) -> source.Examples:
         seen: list[int] = []
@@ -395,8 +457,9 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
                             f"{place}: another pass returned another example {number}; derive all "
                             "randomness from context.seed, and shuffle with a seed"
                         )
-                    label = int(target) if spec.targets == specs.CLASS else target
-                    yield source.Example(f"{place}: example {number}", feature, label)
+                    label = int(target) if live.spec.targets == specs.CLASS else target
+                    given = texts[split][int(feature)] if texts else feature
+                    yield source.Example(f"{place}: example {number}", given, label)
 
         return source.Examples(live.examples[split], read)
 
@@ -405,8 +468,8 @@ def load_examples(path: Path, options: source.Options) -> source.Source:
         train = splits[manifest.TRAIN]
         count = source.test_count(train.count, options, function.place)
         splits[manifest.TRAIN], splits[manifest.TEST] = source.divide(train, count, options.seed)
-    kind = source.TEXT if live.encoding == manifest.TOKENS else source.IMAGE
-    names = function.class_names
-    name = options.name or path.stem
-    vocabulary = spec.vocabulary
-    return source.Source(name, kind, spec.classes, splits, names, spec.targets, vocabulary)
+    kind = source.TEXT if texts or live.encoding == manifest.TOKENS else source.IMAGE
+    spec = live.spec
+    return source.Source(
+        name, kind, spec.classes, splits, function.class_names, spec.targets, spec.vocabulary
+    )

@@ -2,16 +2,17 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from tpu_core import records
 from tpu_training.errors import DataError, InputError
 from tpu_training.models.spec import CLASS, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
-# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids.
-RAW, ENCODED, TOKENS = "raw", "encoded", "tokens"
+# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids. ARRAY is
+# anything else, which no file stores: it comes from a function or from Python.
+RAW, ENCODED, TOKENS, ARRAY = "raw", "encoded", "tokens", "array"
 # The names of targets in a tf.train.Example: of a class, and of everything else.
 LABEL, TARGETS_FIELD = "label", "targets"
 # What the content of an image file begins with.
@@ -20,7 +21,6 @@ MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
-_FORMAT = 3
 SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
 # What a source or --data begins with that names a dataset of TensorFlow Datasets.
 BY_NAME = "tfds:"
@@ -68,7 +68,7 @@ class Manifest:
     name: str
     spec: DataSpec
     encoding: str
-    splits: Mapping[str, Split]
+    splits: dict[str, Split]
     class_names: tuple[str, ...] = ()
     vocabulary: str = ""
 
@@ -100,19 +100,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the content of the manifest file."""
-        content = {
-            "format": _FORMAT,
-            "name": self.name,
-            "encoding": self.encoding,
-            "shape": self.spec.shape,
-            "targets": self.spec.targets,
-            "classes": self.spec.classes,
-            "class_names": self.class_names,
-            "vocabulary": self.vocabulary,
-            "vocabulary_size": self.spec.vocabulary,
-            "splits": {name: dataclasses.asdict(split) for name, split in self.splits.items()},
-        }
-        return json.dumps(content, indent=2) + "\n"
+        # Not records.dump, which sorts: people see the splits in this order.
+        return json.dumps(records.stamped(dataclasses.asdict(self)), indent=1) + "\n"
 
 
 def no_manifest(directory: str) -> DataError:
@@ -146,48 +135,26 @@ def parse_manifest(text: str, path: str) -> Manifest:
         DataError: A field is wrong; the message names it and `path`.
     """
     try:
-        manifest = _parse(json.loads(text), path)
-    except KeyError as error:
-        raise DataError(f"{path} has no field {error}; {_CURE}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is not a dataset's manifest ({error}); {_CURE}") from error
-    for name, split in manifest.splits.items():
-        if split.examples != sum(file.examples for file in split.files) or not split.examples:
-            raise DataError(
-                f"{path}: split {name} announces {split.examples} examples, but its files "
-                f"{sum(file.examples for file in split.files)}; {_CURE}"
-            )
+        manifest = records.load(Manifest, text)
+    except records.Unreadable as error:
+        raise DataError(f"{path} is not a dataset's manifest: {error}; {_CURE}") from error
+    if problem := next(_problems(manifest), ""):
+        raise DataError(f"{path}: {problem}; {_CURE}")
     return manifest
 
 
-def _parse(content: Mapping[str, Any], path: str) -> Manifest:
-    """Build the manifest of a file's content; the caller names the file in what this raises."""
-    if content["format"] != _FORMAT:
-        raise DataError(f"{path} has format {content['format']}, expected {_FORMAT}; {_CURE}")
-    encoding = content["encoding"]
+def _problems(manifest: Manifest) -> Iterator[str]:
+    """Yield what does not fit together in a manifest."""
+    encoding, spec = manifest.encoding, manifest.spec
     if encoding not in _KINDS:
-        raise ValueError(f"encoding {encoding}, expected one of {', '.join(_KINDS)}")
-    shape = tuple(int(size) for size in content["shape"])
-    if len(shape) != (1 if encoding == TOKENS else 3):
-        raise ValueError(f"shape {shape} of {_KINDS[encoding]}s")
-    targets = str(content["targets"])
-    if targets not in TARGETS:
-        raise ValueError(f"targets {targets}, expected one of {', '.join(TARGETS)}")
-    return Manifest(
-        name=str(content["name"]),
-        spec=stored_spec(
-            encoding, shape, int(content["classes"]), int(content["vocabulary_size"]), targets
-        ),
-        encoding=encoding,
-        splits={
-            name: Split(int(split["examples"]), tuple(map(_parse_file, split["files"])))
-            for name, split in content["splits"].items()
-        },
-        class_names=tuple(map(str, content["class_names"])),
-        vocabulary=str(content["vocabulary"]),
-    )
-
-
-def _parse_file(content: Mapping[str, Any]) -> DataFile:
-    sizes = int(content["examples"]), int(content["bytes"])
-    return DataFile(str(content["name"]), *sizes, str(content["sha256"]))
+        yield f"encoding is {encoding}, expected one of {', '.join(_KINDS)}"
+        return
+    if spec.targets not in TARGETS:
+        yield f"spec.targets is {spec.targets}, expected one of {', '.join(TARGETS)}"
+    stored = stored_spec(encoding, spec.shape, spec.classes, spec.vocabulary, spec.targets)
+    if spec != stored or len(spec.shape) != (1 if encoding == TOKENS else 3):
+        yield f"spec is {spec}, which {encoding} does not store"
+    for name, split in manifest.splits.items():
+        found = sum(file.examples for file in split.files)
+        if split.examples != found or not found:
+            yield f"split {name} announces {split.examples} examples, but its files {found}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,8 +12,9 @@ from tpu_training.data.manifest import TEST, TRAIN
 from tpu_training.errors import InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
 
-# Gives the next batch, as one value for each replica; called inside the compiled loop.
-NextBatch = Callable[[], tuple[tf.Tensor, ...]]
+# Gives the next batch, as one value for each replica; called inside the compiled loop. Features
+# with several inputs are a dictionary in it.
+NextBatch = Callable[[], tuple[Any, ...]]
 # number of hosts, number of this host -> its batches
 Build = Callable[[int, int], tf.data.Dataset]
 # Up to this size the training examples are kept in memory in their stored form.
@@ -213,15 +215,15 @@ def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
     remote worker delay the end of the job by up to a minute.
     """
 
-    def split(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def split(*parts: Any) -> tuple[Any, ...]:
         shape = (cluster.replicas, -1)
-        return tuple(tf.reshape(part, (*shape, *part.shape[1:])) for part in parts)
+        return tuple(tf.nest.map_structure(lambda x: tf.reshape(x, (*shape, *x.shape[1:])), parts))
 
     with cluster.on_loop_device():
         iterator = iter(finish(build(1, 0).map(split), params))
 
-    def next_batch() -> tuple[tf.Tensor, ...]:
-        return tuple(_rows(cluster, part) for part in next(iterator))
+    def next_batch() -> tuple[Any, ...]:
+        return tuple(tf.nest.map_structure(lambda part: _rows(cluster, part), next(iterator)))
 
     return next_batch
 
@@ -259,7 +261,7 @@ class TimedInput:
         with cluster.on_loop_device():
             self._seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
-    def __call__(self) -> tuple[tf.Tensor, ...]:
+    def __call__(self) -> tuple[Any, ...]:
         """Return the next batch; called inside the compiled loop."""
         # A step begins when the one before has ended, so the clock need not hold back the input.
         begun = tf.timestamp()
@@ -268,10 +270,9 @@ class TimedInput:
             self._seconds.assign_add(tf.timestamp() - begun, read_value=False)
         return batch
 
-    def _of_first_host(self, batch: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        values = [
-            value for part in batch for value in self._strategy.experimental_local_results(part)
-        ]
+    def _of_first_host(self, batch: Sequence[Any]) -> list[tf.Tensor]:
+        parts = tf.nest.flatten(batch)
+        values = [v for part in parts for v in self._strategy.experimental_local_results(part)]
         return [value for value in values if _host(value) == _host(values[0])]
 
     def reset(self) -> None:

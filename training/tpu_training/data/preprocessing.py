@@ -110,7 +110,7 @@ def evaluation_preprocessing(manifest: manifests.Manifest, params: Params) -> Pr
         return Preprocessing()
     same_size = spec == manifest.spec
     if spec.targets == specs.MASK and not same_size:
-        return with_masks(manifest, batch=lambda joined, _: resize_centre_with_masks(joined, spec))
+        return with_masks(manifest, batch=lambda joined, _: _resize(joined, spec, masks=True))
     if manifest.encoding == manifests.ENCODED:
         return Preprocessing(
             example=lambda encoded, _: _decode(encoded, spec, same_size), shape=spec.shape
@@ -144,11 +144,11 @@ def _decode(encoded: tf.Tensor, spec: specs.DataSpec, same_size: bool) -> tf.Ten
     return tf.ensure_shape(image, spec.shape)
 
 
-def _resize(images: tf.Tensor, spec: specs.DataSpec) -> tf.Tensor:
+def _resize(images: tf.Tensor, spec: specs.DataSpec, masks: bool = False) -> tf.Tensor:
     """Resize the centre of images of one size, all in one operation."""
     top, left, height, width = tf.unstack(central_window(tf.shape(images)[1:3]))
     centre = images[:, top : top + height, left : left + width]
-    return resize(centre, *spec.shape[:2])
+    return resize(centre, spec.shape[0], spec.shape[1], masks)
 
 
 def training_preprocessing(manifest: manifests.Manifest, params: Params) -> Preprocessing:
@@ -166,46 +166,30 @@ def training_preprocessing(manifest: manifests.Manifest, params: Params) -> Prep
             f"--augmentation={params.augmentation}: is for images, but the dataset "
             f"{manifest.name} has texts; omit it"
         )
-    if spec.targets == specs.MASK:
-        return _with_masks(manifest, params.augmentation, plain, spec)
+    masks = spec.targets == specs.MASK
     if params.augmentation == RESIZED_CROP_FLIP:
-        encoded = manifest.encoding == manifests.ENCODED
-        return Preprocessing(
-            example=lambda image, seed: _resized_crop_flip(image, seed, spec, encoded),
-            shape=spec.shape,
-        )
+        encoded = manifest.encoding == manifests.ENCODED and not masks
+
+        def example(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+            return _resized_crop_flip(image, seed, spec, encoded, masks)
+
+        if masks:
+            shape = (*spec.shape[:2], spec.shape[2] + 1)
+            return with_masks(manifest, example=example, shape=shape)
+        return Preprocessing(example=example, shape=spec.shape)
     assert params.augmentation == PAD_CROP_FLIP
 
     def batch(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         sized = plain.batch(images, seeds) if plain.batch else images
         return pad_crop_flip(sized, seeds)
 
+    if masks:
+        return with_masks(manifest, batch=batch)
     return Preprocessing(plain.example, batch, plain.shape)
 
 
-def _with_masks(
-    manifest: manifests.Manifest, augmentation: str, plain: Preprocessing, spec: specs.DataSpec
-) -> Preprocessing:
-    """Crop and flip images and masks together."""
-    if augmentation == RESIZED_CROP_FLIP:
-
-        def crop_both(joined: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-            window = random_window(tf.shape(joined)[:2], seed)
-            sized = resize_with_masks(crop(joined, window), *spec.shape[:2])
-            return tf.image.stateless_random_flip_left_right(sized, seed)
-
-        shape = (*spec.shape[:2], spec.shape[2] + 1)
-        return with_masks(manifest, example=crop_both, shape=shape)
-
-    def batch(joined: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        sized = plain.batch(joined, seeds) if plain.batch else joined
-        return pad_crop_flip(sized, seeds)
-
-    return with_masks(manifest, batch=batch)
-
-
 def _resized_crop_flip(
-    image: tf.Tensor, seed: tf.Tensor, spec: specs.DataSpec, encoded: bool
+    image: tf.Tensor, seed: tf.Tensor, spec: specs.DataSpec, encoded: bool, masks: bool
 ) -> tf.Tensor:
     """Resize a random window of the image and flip it with probability 1/2."""
     height, width, channels = spec.shape
@@ -214,8 +198,8 @@ def _resized_crop_flip(
         part = decode_and_crop(image, window, channels)
     else:
         part = crop(image, random_window(tf.shape(image)[:2], seed))
-    flipped = tf.image.stateless_random_flip_left_right(resize(part, height, width), seed)
-    return tf.ensure_shape(flipped, spec.shape)
+    flipped = tf.image.stateless_random_flip_left_right(resize(part, height, width, masks), seed)
+    return tf.ensure_shape(flipped, (height, width, channels + masks))
 
 
 # Until the end a mask is one more channel of its image: its classes from 1, and 0 for no class, so
@@ -230,19 +214,6 @@ def join_masks(images: tf.Tensor, masks: tf.Tensor) -> tf.Tensor:
 def split_masks(joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the images and the masks that `join` put together."""
     return joined[..., :-1], tf.cast(joined[..., -1], tf.int32) - 1
-
-
-def resize_with_masks(joined: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Resize images bilinearly and each pixel of a mask to the nearest one's class."""
-    images = resize(joined[..., :-1], height, width)
-    method = tf.image.ResizeMethod.NEAREST_NEIGHBOR
-    return tf.concat([images, tf.image.resize(joined[..., -1:], (height, width), method)], axis=-1)
-
-
-def resize_centre_with_masks(joined: tf.Tensor, spec: specs.DataSpec) -> tf.Tensor:
-    """Resize the central square of each image and mask to the size of `spec`."""
-    top, left, height, width = tf.unstack(central_window(tf.shape(joined)[1:3]))
-    return resize_with_masks(joined[:, top : top + height, left : left + width], *spec.shape[:2])
 
 
 # Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), used by public ResNet-50 recipes.
@@ -301,8 +272,16 @@ def central_window(size: tf.Tensor) -> tf.Tensor:
     return tf.concat([(size - side) // 2, [side, side]], axis=0)
 
 
-def resize(images: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Resize unsigned byte images bilinearly and round."""
+def resize(images: tf.Tensor, height: int, width: int, masks: bool = False) -> tf.Tensor:
+    """Resize unsigned byte images bilinearly and round.
+
+    With `masks` behind them, each pixel of a mask takes the nearest one's class.
+    """
+    if masks:
+        sized = resize(images[..., :-1], height, width)
+        nearest = tf.image.ResizeMethod.NEAREST_NEIGHBOR
+        classes = tf.image.resize(images[..., -1:], (height, width), nearest)
+        return tf.concat([sized, classes], axis=-1)
     return tf.cast(tf.image.resize(images, (height, width)) + 0.5, tf.uint8)
 
 

@@ -6,7 +6,7 @@ The order is computed in the graph, as a pure function of seed and epoch.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -297,8 +297,8 @@ def batches_of_epochs(epoch: Epoch, examples: int, plan: Plan) -> tf.data.Datase
     def rest(number: tf.Tensor) -> tf.data.Dataset:
         return epoch(number).skip(tf.where(number == first_epoch, tf.cast(offset, tf.int64), 0))
 
-    def mine(step: tf.Tensor, whole: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        return step, *(part[plan.begin : plan.end] for part in whole)
+    def mine(step: tf.Tensor, whole: tuple[Any, ...]) -> tuple[Any, ...]:
+        return step, *tf.nest.map_structure(lambda part: part[plan.begin : plan.end], whole)
 
     batches = epochs_from(first_epoch).flat_map(rest).batch(plan.batch, drop_remainder=True)
     steps = tf.data.Dataset.range(plan.first_step, tf.int64.max)
@@ -324,13 +324,15 @@ def batches_of_share(readable: _Readable, plan: Plan, steps: int) -> tf.data.Dat
     rows, whole = plan.rows, plan.rows == plan.batch
     begin, end = (row * readable.examples // plan.batch for row in (plan.begin, plan.end))
 
-    def fill(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        places, count = tf.range(rows), tf.shape(parts[0])[0]
+    def fill(*parts: Any) -> tuple[Any, ...]:
+        places, count = tf.range(rows), tf.shape(tf.nest.flatten(parts)[0])[0]
         chosen = tf.where(places < count, places, 0)
-        return *(tf.gather(part, chosen) for part in parts), tf.cast(places < count, tf.float32)
+        filled = tf.nest.map_structure(lambda part: tf.gather(part, chosen), parts)
+        return *filled, tf.cast(places < count, tf.float32)
 
-    def fill_all(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return *(tf.repeat(part, rows, axis=0) for part in parts), tf.zeros(rows)
+    def fill_all(*parts: Any) -> tuple[Any, ...]:
+        repeated = tf.nest.map_structure(lambda part: tf.repeat(part, rows, axis=0), parts)
+        return *repeated, tf.zeros(rows)
 
     share = readable.read_all() if whole else readable.read_part(begin, end)
     missing = steps - -(-(end - begin) // rows)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # What evaluations before the end take where the dataset has no split of its own for them.
 _DEFAULT_FRACTION = 0.1
-_Numbers = npt.NDArray[np.uint64]
 
 
 def with_fraction(params: Params, manifest: Manifest) -> Params:
@@ -64,9 +63,9 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
     # A function has no numbered records, and another epoch may give others.
     if data.function:
         raise InputError(
-            f"--data={data.directory}: evaluations during the training (--evaluation_interval, "
-            f"--validation_fraction) need examples; return some for the split {VALIDATION}, "
-            "because a function's training examples can't be held out"
+            f"{data.function.function.place}: evaluations during the training "
+            f"(--evaluation_interval, --validation_fraction) need examples; give some for the "
+            f"split {VALIDATION}, because those to train with have no files to hold out from"
         )
     train = data.manifest.split(TRAIN)
     held = _chosen(train, _count(train.examples, fraction, data.manifest.name), params.seed)
@@ -103,18 +102,13 @@ def _chosen(train: Split, count: int, seed: int) -> dict[str, npt.NDArray[np.int
     return chosen
 
 
-def _hashes(seed: int, file: int, records: int) -> _Numbers:
-    """Return a hash of each record. NumPy's own random numbers change between its versions."""
-    start = _mixed(_mixed(np.array([seed], np.uint64)) + np.uint64(file))
-    return _mixed(start + np.arange(records, dtype=np.uint64))
+def _hashes(seed: int, file: int, records: int) -> npt.NDArray[np.uint64]:
+    """Return a random number for each record.
 
-
-def _mixed(numbers: _Numbers) -> _Numbers:
-    """Return SplitMix64 of `numbers` (Steele et al., doi:10.1145/2660193.2660195)."""
-    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    Raw bits are the same in all versions of NumPy (NEP 19), unlike what its generators make of
+    them.
+    """
+    return np.random.Philox(key=np.array([seed, file], np.uint64)).random_raw(records)
 
 
 def _part(split: Split, counts: list[int]) -> Split:

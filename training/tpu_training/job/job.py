@@ -34,6 +34,13 @@ class Job:
     model: ModelDefinition
     params: Params
     callbacks: tuple[Callback, ...] = ()
+    given: Mapping[str, Any] | None = None
+    """What a program handed over for each split, where `data` is no place but a word for it."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the examples come from a function or the program, and not from files."""
+        return self.given is not None or is_function(self.data)
 
     @property
     def trains(self) -> bool:
@@ -89,7 +96,7 @@ def check_local_files(job: Job) -> None:
 
 
 def _data_problems(job: Job) -> Iterator[str]:
-    if "://" in job.data:
+    if "://" in job.data or job.given is not None:
         return
     if is_function(job.data):
         # What it gives is only known with TensorFlow.
@@ -108,7 +115,7 @@ def _data_problems(job: Job) -> Iterator[str]:
         if job.trains:
             with_fraction(job.params, manifest)
         manifest.split("train")
-        if job.evaluates:
+        if job.mode == "evaluate":
             manifest.split("test")
     except (errors.InputError, OSError) as error:
         yield str(error)

@@ -22,12 +22,12 @@ from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.compile.answer import tpus, unknown_tpu
-from tpu_training.data import data_set, files, inspection, manifest, validation
+from tpu_training.data import conversion, data_set, files, inspection, manifest, validation
 from tpu_training.data import function as data_function
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
-from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
+from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
 from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
@@ -107,6 +107,7 @@ class Trainer:
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
+        self._control = self._create_control(record)
         # What a process that ends without TensorFlow's answer says is saved must be true.
         hang_timer.saved_step = lambda: self._checkpoints.saved_step
         if job.trains:
@@ -119,12 +120,32 @@ class Trainer:
         )
         self._checkpoints.copied = self._monitor.model.copied
         validates = job.trains and manifest.VALIDATION in data.manifest.splits
-        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * job.evaluates
+        tests = job.evaluates and manifest.TEST in data.manifest.splits
+        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
             for split in splits
         }
+
+    def _create_control(self, record: reader.JobRecord) -> Control:
+        """Return what the observers get, with the rate as an earlier run scaled it."""
+        state = self._state
+        # What an earlier run scaled stays scaled, whether or not a callback is still given.
+        if not self._observers and record.rate_factor == 1:
+            return Control(state.model, self._shutdown.request_save, lambda factor: None)
+        with self._cluster.strategy.scope():
+            factor = state.optimizer.scaled()
+
+        def scale(to: float) -> None:
+            record.rate_factor = float(to)
+            factor.assign(to)
+
+        scale(record.rate_factor)
+        control = Control(state.model, self._shutdown.request_save, scale)
+        for observer in self._observers:
+            observer.control = control
+        return control
 
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""
@@ -208,7 +229,9 @@ class Trainer:
         return evaluation
 
     def _exhausted(self, step: int) -> bool:
-        """Return whether the best evaluation is `patience` evaluations old."""
+        """Return whether a callback stops, or the best evaluation is `patience` evaluations old."""
+        if self._control.stopped:
+            return True
         params, best = self._job.params, self._checkpoints.record.best
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
@@ -392,10 +415,12 @@ def connect_and_open(
     Raises:
         InputError: The data is unusable, or the workers can't read it.
     """
-    opened = None if manifest.is_function(job.data) else _open(job)
+    opened = None if job.is_live else _open(job)
     with connecting or nullcontext():
         cluster = connect(workers, wait, job.params.local_devices)
-    job, data = opened or _open(job)
+    # The look at examples runs here, where a user's Python is, and not on a worker.
+    with tf.device(cluster.this_process):
+        job, data = opened or _open(job)
     if data.function:
         _check_function(data.function, job, cluster)
     else:
@@ -404,11 +429,16 @@ def connect_and_open(
 
 
 def _open(job: Job) -> tuple[Job, data_set.DataSet]:
-    data = data_set.open_given(job.data, job.params.seed)
+    if job.given and (directory := conversion.write_given(job.given, job.model_dir)):
+        job = dataclasses.replace(job, data=directory, given=None)
+    if job.given is not None:
+        function = data_set.given_function(job.given)
+        data = data_set.of_function(function, job.data, job.params.seed)
+    else:
+        data = data_set.open_given(job.data, job.params.seed)
     tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
-    if job.evaluates:
-        data.manifest.split(manifest.TEST)
     if job.mode == "evaluate":
+        data.manifest.split(manifest.TEST)
         return job, data
     job = dataclasses.replace(job, params=validation.with_fraction(job.params, data.manifest))
     return job, validation.hold_out(data, job.params)
@@ -416,37 +446,40 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
 
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
     """Refuse a function that the workers can't run, or that a resumed job can't continue."""
-    graph = trace(live.function)
-    if python := python_in(graph):
-        if cluster.endpoint:
+    for split in live.examples:
+        graph = trace(live.function, split)
+        python = python_in(graph, live.function.place)
+        if python and cluster.endpoint:
             raise errors.InputError(
                 f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
                 "can't do; write it with TensorFlow, or convert its examples with `tpu-training "
                 "data convert`"
             )
-        logger.warning(
-            "data: %s runs Python for each example; a resumed training continues exactly only if "
-            "each pass over the same context.seed returns the same",
-            python,
-        )
-    if job.params.order == EXACT:
-        refuse_unrepeatable(graph, live.function.place)
+        if python and split == manifest.TRAIN:
+            logger.warning(
+                "data: %s runs Python for each example; a resumed training continues exactly only "
+                "if each pass over the same seed returns the same",
+                python,
+            )
+        if job.params.order == EXACT:
+            refuse_unrepeatable(graph, live.function.place)
 
 
-def trace(function: data_function.DataFunction) -> tf.Graph:
-    """Return the graph of the training examples. Raises InputError with the user's line."""
+def trace(function: data_function.DataFunction, split: str = manifest.TRAIN) -> tf.Graph:
+    """Return the graph of a split's examples. Raises InputError with the user's line."""
 
     # The function goes through AutoGraph in `in_graph`; this wrapper of ours must not.
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def rows(seed: tf.Tensor) -> tf.data.Dataset:
-        return function.in_graph(manifest.TRAIN, seed)
+        return function.in_graph(split, seed)
 
     return rows.get_concrete_function(tf.TensorSpec((), tf.int64)).graph
 
 
-def python_in(graph: tf.Graph) -> str:
-    """Return FILE:LINE of what runs Python for each example in `graph`, or ""."""
-    return next((_where(found) for found in operations(graph) if found.type in _PYTHON), "")
+def python_in(graph: tf.Graph, place: str) -> str:
+    """Return FILE:LINE, or `place`, of what runs Python for each example in `graph`, or ""."""
+    found = (each for each in operations(graph) if each.type in _PYTHON)
+    return next((_where(each) or place for each in found), "")
 
 
 def refuse_unrepeatable(graph: tf.Graph, place: str) -> None:
@@ -471,6 +504,8 @@ def _why(operation: tf.Operation) -> str:
     attributes = operation.node_def.attr
     if _draws_its_seed(operation):
         return f"{operation.type} has no seed; pass seed=context.seed"
+    if attributes["rerandomize_each_iteration"].b:
+        return "draws other numbers after a restart; omit rerandomize_each_iteration"
     if operation.op_def.is_stateful and ("seed2" in attributes or "Rng" in operation.type):
         return (
             f"{operation.type} draws other numbers after a restart; use tf.random.stateless_… or "
@@ -492,5 +527,5 @@ def _draws_its_seed(operation: tf.Operation) -> bool:
 def _where(operation: tf.Operation) -> str:
     """Return FILE:LINE of the user's code that made `operation`, or ""."""
     return errors.users_line(
-        (frame.filename, frame.lineno) for frame in reversed(operation.traceback)
+        (frame.filename, frame.lineno) for frame in reversed(operation.traceback or ())
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tpu_training.cluster import endpoint, google, machine
 from tpu_training.compile.programs import import_tensorflow
-from tpu_training.data.manifest import BY_NAME, FILE_NAME, is_function
+from tpu_training.data.manifest import BY_NAME, FILE_NAME
 from tpu_training.errors import NO_TENSORFLOW, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result, check_local_files
@@ -56,7 +56,7 @@ def run_job(
         own_process: Whether nothing else uses TensorFlow here. A job without code of the user's
             then imports it in half the time; see `import_tensorflow`.
     """
-    lean = own_process and not (is_function(job.data) or job.params.callback)
+    lean = own_process and not (job.is_live or job.params.callback)
     job = with_converted_data(job)
     # With a model file of one's own TensorFlow was loaded before.
     beginning = Beginning(begun)
@@ -149,6 +149,8 @@ def with_converted_data(job: Job) -> Job:
     Raises:
         InputError: The conversion failed.
     """
+    if job.given is not None:
+        return job
     if job.data.startswith(BY_NAME):
         key = job.data
     else:

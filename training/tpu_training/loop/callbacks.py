@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 from tpu_training.errors import Interrupted
 
@@ -43,8 +44,38 @@ class LoopReport:
     gradient_norms: Mapping[str, float] = field(default_factory=dict)
 
 
+class Control:
+    """What a callback may do to the training that it watches.
+
+    In `before_loop` and `after_evaluation` no step runs: the time to read the model and to change
+    the rate.
+
+    Attributes:
+        model: The model that is trained.
+        save: Saves a checkpoint after the loop that runs.
+        scale_rate: Takes a factor, by which the schedule's rate is multiplied from now on; a
+            resumed training keeps it.
+    """
+
+    def __init__(
+        self, model: Any, save: Callable[[], None], scale_rate: Callable[[float], None]
+    ) -> None:
+        self.model, self.save, self.scale_rate = model, save, scale_rate
+        self.stopped = False
+
+    def stop(self) -> None:
+        """End the training after the loop that runs, with a checkpoint and the last evaluations."""
+        self.stopped = True
+
+
 class Callback:
-    """Runs in the main thread; its exceptions end the training. All methods are optional."""
+    """Runs in the main thread; its exceptions end the training. All methods are optional.
+
+    `control` is set before `start`: it stops the training, saves, scales the rate, and has the
+    model.
+    """
+
+    control: Control
 
     def start(self, step: int) -> None:
         """Start before the first loop, with `step` steps done already."""

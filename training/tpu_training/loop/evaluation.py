@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,41 +187,72 @@ def create_prediction(
     """
     most = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
 
-    def replica(features: tf.Tensor) -> dict[str, tf.Tensor]:
-        targets = tf.zeros((features.shape[0], *spec.target_shape), spec.target_dtype)
+    def replica(features: Any) -> dict[str, tf.Tensor]:
+        examples = tf.nest.flatten(features)[0].shape[0]
+        targets = tf.zeros((examples, *spec.target_shape), spec.target_dtype)
         inputs, _ = state.prepare(features, targets, False)
         return dict(state.task.predictions(state.forward(inputs, training=False)))
 
     compiled = tf.function(lambda rows: cluster.strategy.run(replica, (rows,)), autograph=False)
 
     def predict(features: Any) -> dict[str, Any]:
-        given = np.asarray(features)
-        if given.shape[1:] != spec.shape or given.dtype.kind not in "iu":
-            raise InputError(
-                f"features are {given.dtype} of the shape {given.shape}, expected {spec.dtype} of "
-                f"the shape (examples, {', '.join(map(str, spec.shape))}) as in the dataset"
-            )
+        given = features_of(features, spec)
+        count = len(tf.nest.flatten(given)[0])
         # Of few sizes, as each is compiled.
-        wanted = -(-len(given) // cluster.replicas)
+        wanted = -(-count // cluster.replicas)
         share = min(most, 1 << max(0, wanted - 1).bit_length())
         size = share * cluster.replicas
-        padding = [(0, -len(given) % size or size * (not len(given)))]
-        rows = np.pad(given.astype(spec.dtype), padding + [(0, 0)] * len(spec.shape))
-        found = [_run(cluster, compiled, part) for part in np.split(rows, len(rows) // size)]
-        return {name: np.concatenate([p[name] for p in found])[: len(given)] for name in found[0]}
+        missing = -count % size or size * (not count)
+        filled = tf.nest.map_structure(
+            lambda each: np.pad(each, [(0, missing)] + [(0, 0)] * (each.ndim - 1)), given
+        )
+
+        def rows(begin: int) -> Any:
+            return tf.nest.map_structure(lambda each: each[begin : begin + size], filled)
+
+        found = [_run(cluster, compiled, rows(at)) for at in range(0, count + missing, size)]
+        return {name: np.concatenate([p[name] for p in found])[:count] for name in found[0]}
 
     return predict
+
+
+def features_of(given: Any, spec: DataSpec) -> Any:
+    """Return `given` as arrays of the types of `spec`. Raises InputError where they don't fit."""
+
+    def array(values: Any, shape: tuple[int, ...], dtype: str, path: str) -> npt.NDArray[Any]:
+        found, wanted = np.asarray(values), tf.as_dtype(dtype)
+        kinds = "iub" if wanted.is_integer or wanted == tf.bool else "iubfV"
+        if found.shape[1:] != shape or not found.ndim or found.dtype.kind not in kinds:
+            raise InputError(
+                f"{path}: {found.dtype} of the shape {found.shape}, expected {dtype} of the shape "
+                f"(examples, {', '.join(map(str, shape))}) as in the dataset"
+            )
+        return found.astype(wanted.as_numpy_dtype)
+
+    if not spec.inputs:
+        return array(given, spec.shape, spec.dtype, "features")
+    names = [name for name, _, _ in spec.inputs]
+    if not isinstance(given, Mapping) or sorted(given) != sorted(names):
+        raise InputError(f"features: expected a dictionary of {', '.join(names)} as in the dataset")
+    made = {n: array(given[n], shape, dtype, f"features/{n}") for n, shape, dtype in spec.inputs}
+    if len({len(values) for values in made.values()}) > 1:
+        lengths = ", ".join(f"{name}: {len(values)}" for name, values in made.items())
+        raise InputError(f"features have different numbers of examples ({lengths})")
+    return made
 
 
 def _run(cluster: Cluster, compiled: Callable[..., Any], rows: Any) -> dict[str, Any]:
     """Return what `compiled` gives for `rows`, dealt out to the replicas."""
     strategy = cluster.strategy
-    parts = np.split(rows, cluster.replicas)
-    with cluster.on_loop_device():
-        dealt = strategy.experimental_distribute_values_from_function(
+
+    def deal(values: npt.NDArray[Any]) -> tf.Tensor:
+        parts = np.split(values, cluster.replicas)
+        return strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(parts[context.replica_id_in_sync_group])
         )
-        given = compiled(dealt)
+
+    with cluster.on_loop_device():
+        given = compiled(tf.nest.map_structure(deal, rows))
     return {
         name: np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
         for name, value in given.items()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.models.params import Params
@@ -63,9 +65,19 @@ def _operations(graph: tf.Graph, seen: set[str]) -> Iterator[tf.Operation]:
         for name in called(operation):
             if name not in seen:
                 seen.add(name)
-                # Public APIs have the functions' definitions only, without the user's lines.
-                if function := graph._get_function(name):
-                    yield from _operations(function.graph, seen)
+                if inner := _graph_of(graph, name):
+                    yield from _operations(inner, seen)
+
+
+def _graph_of(graph: tf.Graph, name: str) -> tf.Graph | None:
+    """Return the graph of a function; of an imported graph's, Python has the definitions alone."""
+    # Public APIs have the functions' definitions only, without the user's lines.
+    if hasattr(function := graph._get_function(name), "graph"):
+        return function.graph
+    try:
+        return function_def_to_graph(context.context().get_function_def(name))
+    except tf.errors.NotFoundError:
+        return None
 
 
 def called(operation: tf.Operation) -> Iterator[str]:

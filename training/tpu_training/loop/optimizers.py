@@ -192,6 +192,13 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         rate, correction = self.rate(step), self.correction(step)
         context.merge_call(self._update_all, args=(list(gradients), rate, correction))
 
+    def scaled(self) -> tf.Variable:
+        """Return a new factor of all later rates, 1 at first; call in the strategy's scope."""
+        kind = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        factor, rate = tf.Variable(1.0, trainable=False, aggregation=kind), self.rate
+        self.rate = lambda step: rate(step) * factor
+        return factor
+
     def correction(self, step: tf.Tensor) -> tf.Tensor | float:
         """Return what the step's number changes in the rate of all variables, as a factor.
 

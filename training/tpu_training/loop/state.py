@@ -230,18 +230,22 @@ def _trace(
     In a graph of its own, without a device: only shapes and types are wanted.
     """
     with tf.Graph().as_default():
-        features, targets, outputs, weights = (
-            tf.compat.v1.placeholder(dtype, (examples, *shape))
-            for dtype, shape in (
-                (spec.dtype, spec.shape),
-                (spec.target_dtype, spec.target_shape),
-                ("float32", model_spec.output_shape),
-                ("float32", ()),
+        features = spec.features(lambda *each: _placeholder(examples, *each))
+        targets, outputs, weights = (
+            _placeholder(examples, shape, dtype)
+            for shape, dtype in (
+                (spec.target_shape, spec.target_dtype),
+                (model_spec.output_shape, "float32"),
+                ((), "float32"),
             )
         )
         if task.prepare:
             features, targets = task.prepare(spec)(features, targets, False)
         return [_as_tuple(metric.sums(outputs, targets, weights)) for metric in metrics]
+
+
+def _placeholder(examples: int, shape: tuple[int, ...], dtype: str) -> tf.Tensor:
+    return tf.compat.v1.placeholder(dtype, (examples, *shape))
 
 
 def _specs(sums: Sequence[Any]) -> list[tf.TensorSpec]:

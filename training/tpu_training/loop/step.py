@@ -148,15 +148,17 @@ def _create_part(
     variables = state.variables
     part_size = params.part_batch_size(replica.count)
     parts = params.gradient_accumulation
-    features = tf.reshape(features, (parts, part_size, *features.shape[1:]))
-    labels = tf.reshape(labels, (parts, part_size, *labels.shape[1:]))
+    features, labels = tf.nest.map_structure(
+        lambda each: tf.reshape(each, (parts, part_size, *each.shape[1:])), (features, labels)
+    )
 
     def take_part(part: tf.Tensor) -> list[tf.Tensor]:
         """Return what is counted of one part, and its share of the batch's gradients."""
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
         begun = step_context(part_seed, state.frozen, replica.sum)
         with begun as context, tf.GradientTape() as tape:
-            inputs, targets = state.prepare(features[part], labels[part], True)
+            mine = tf.nest.map_structure(lambda each: each[part], features)
+            inputs, targets = state.prepare(mine, labels[part], True)
             inputs, share = state.mix(inputs) if state.mix else (inputs, None)
             outputs = state.forward(inputs, training=True)
             # Gradients are summed over parts and replicas: the mean is over the global batch.

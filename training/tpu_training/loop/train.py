@@ -72,8 +72,8 @@ def train(
     """Train from the state's step to the last one.
 
     Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
-    ends early when `exhausted` then says so. `observers` are called like `callbacks`, but the
-    caller starts and closes them.
+    ends early when `exhausted` says so after a loop. `observers` are called like `callbacks`, but
+    the caller starts and closes them.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -94,7 +94,7 @@ def train(
         validate(step)  # The earlier run may have ended before it did.
     # Steps have a thread of their own: the host's work on a loop is done during the next one.
     with checkpoints, started(callbacks, step), ThreadPoolExecutor(1, "steps") as ahead:
-        while step < steps and not exhausted(step):
+        while step < steps and (running or not exhausted(step)):
             count = count if running else _length(params, pace, step, steps)
             figures, seconds = (running or ahead.submit(run, count)).result()
             loss, running = figures.loss, None
@@ -111,7 +111,7 @@ def train(
             report = _report(state, figures, (step, steps, count), (seconds, held), flops)
             for callback in (*callbacks, *observers):
                 callback.before_loop(step, report)
-            if step < steps and not (ends or evaluates):
+            if step < steps and not (ends or evaluates or exhausted(step)):
                 count = _length(params, pace, step, steps)
                 running = ahead.submit(run, count)
             for callback in (*callbacks, *observers):
@@ -128,8 +128,8 @@ def train(
                         checkpoints.save(step)
                     checkpoints.wait()
                     raise
-                if exhausted(step) and not saves:
-                    checkpoints.save(step)
+            if not (running or saves) and exhausted(step):
+                checkpoints.save(step)
     return TrainResult(step, loss)
 
 

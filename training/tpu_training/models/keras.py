@@ -6,6 +6,7 @@ an assignment changes nothing but what the scope knows. Batch normalisation's av
 draws the same numbers. Keras is imported only where the user's own file has loaded it.
 """
 
+import dataclasses
 import importlib
 import random
 import re
@@ -54,14 +55,14 @@ class KerasModule(tf.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, model: Any, where: str, dtype: str, *, one_for_two: bool, logits: bool
+        self, model: Any, where: str, dtype: Any, *, one_for_two: bool, logits: bool
     ) -> None:
         """Adapt `model`, which is built.
 
         Args:
             model: The Keras model.
             where: See the class.
-            dtype: The type of its features.
+            dtype: The type of its features, in a dictionary by name if there are several.
             one_for_two: Whether its one output tells one of two classes from the other.
             logits: Whether softmax and sigmoid at its end are left out.
         """
@@ -77,7 +78,9 @@ class KerasModule(tf.Module):  # type: ignore[misc]
             pair for pair in pairs if id(pair[0]) in trained
         ]
         self._forward = create_forward(model, where)
-        self._dtype, self._one_for_two, self._logits = dtype, one_for_two, logits
+        # A function, as TensorFlow would wrap a dictionary that is an attribute.
+        self._dtypes: Callable[[], Any] = lambda: dtype
+        self._one_for_two, self._logits = one_for_two, logits
         self._activation = ""
         # What is left out at the end is found in a graph.
         self._compiled = tf.function(self._call, autograph=False)
@@ -95,7 +98,7 @@ class KerasModule(tf.Module):  # type: ignore[misc]
             if mean is not None and id(mean.value) in frozen:
                 layer.trainable = False
 
-    def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+    def __call__(self, features: Any, training: bool) -> tf.Tensor:
         """Map features to outputs."""
         call = self._compiled if tf.executing_eagerly() else self._call
         return call(features, training)
@@ -111,8 +114,12 @@ class KerasModule(tf.Module):  # type: ignore[misc]
         # Keras keeps the logits with the result, from which its losses are exact.
         return getattr(keras.activations, self._activation)(outputs)
 
-    def _call(self, features: tf.Tensor, training: bool) -> tf.Tensor:
-        outputs = self._forward(tf.cast(features, self._dtype), training)
+    def _call(self, features: Any, training: bool) -> tf.Tensor:
+        # A functional model may use some of the inputs only.
+        types = self._dtypes()
+        given = {name: features[name] for name in types} if isinstance(types, dict) else features
+        inputs = tf.nest.map_structure(tf.cast, given, types)
+        outputs = self._forward(inputs, training)
         logits = self._without_activation(outputs)
         if self._one_for_two:
             logits = tf.concat([tf.zeros_like(logits), logits], axis=-1)
@@ -146,13 +153,19 @@ def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
     import keras
 
     _refuse(where, _model_problems(model))
+    dtype: Any
     if inputs := getattr(model, "inputs", None):
-        dtype, outputs = str(tf.as_dtype(inputs[0].dtype).name), model.outputs
+        _refuse(where, _input_problems(inputs, spec))
+        types = [str(tf.as_dtype(each.dtype).name) for each in inputs]
+        dtype = dict(zip(_names(inputs), types, strict=True)) if spec.inputs else types[0]
+        outputs = model.outputs
     else:
         # Pixels become numbers, as layers expect. A model without inputs is built by the call.
-        dtype = "float32" if spec.kind == "image" else spec.dtype
-        outputs = model(keras.Input(spec.shape, dtype=dtype), training=False)
-    _refuse(where, [*_input_problems(model, spec), *_output_problems(outputs, spec)])
+        numbers = dataclasses.replace(spec, dtype="float32") if spec.kind == "image" else spec
+        dtype = numbers.features(lambda _, own: own)
+        given = numbers.features(lambda shape, own: keras.Input(shape, dtype=own))
+        outputs = model(given, training=False)
+    _refuse(where, _output_problems(outputs, spec))
     one_for_two = tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and _two_classes(spec)
     logits = spec.targets != NUMBERS
     return KerasModule(model, where, dtype, one_for_two=one_for_two, logits=logits)
@@ -375,20 +388,32 @@ def _model_problems(model: Any) -> Iterator[str]:
             return
 
 
-def _input_problems(model: Any, spec: DataSpec) -> Iterator[str]:
-    """Yield what does not fit between the inputs of `model` and the dataset."""
-    inputs = getattr(model, "inputs", None) or []
-    if len(inputs) > 1:
-        names = ", ".join(name.name for name in inputs)
+def _names(inputs: Sequence[Any]) -> list[str]:
+    return [each.name for each in inputs]
+
+
+def _input_problems(inputs: Sequence[Any], spec: DataSpec) -> Iterator[str]:
+    """Yield what does not fit between a model's `inputs` and the dataset."""
+    shapes = {name: shape for name, shape, _ in spec.inputs}
+    if spec.inputs and set(_names(inputs)) - set(shapes):
+        yield (
+            f"the model has the inputs {', '.join(_names(inputs))}, but the dataset has "
+            f"{', '.join(shapes)}; give each keras.Input the name of one"
+        )
+        return
+    if not spec.inputs and len(inputs) > 1:
+        names = ", ".join(_names(inputs))
         yield f"the model has {len(inputs)} inputs ({names}), but the dataset has one"
-    elif inputs:
-        batch, *shape = inputs[0].shape
+        return
+    for each in inputs:
+        batch, *shape = each.shape
+        has = shapes.get(each.name, spec.shape)
         if batch is not None:
             yield (f"the model only takes batches of {batch}; remove the batch size from its Input")
-        if not tf.TensorShape(shape).is_compatible_with(spec.shape):
+        if not tf.TensorShape(shape).is_compatible_with(has):
             yield (
                 f"the model takes inputs of the shape {tuple(shape)}, but the dataset has "
-                f"{spec.kind}s of the shape {spec.shape}; use spec.shape"
+                f"{spec.kind}s of the shape {has}; use spec.shape"
             )
 
 

@@ -56,9 +56,10 @@ def checked_forward(
 ) -> Callable[..., tf.Tensor]:
     """Return `forward`, which calls `model`, with a check of its logits' shape and type."""
 
-    def checked(features: tf.Tensor, training: bool) -> tf.Tensor:
+    def checked(features: Any, training: bool) -> tf.Tensor:
         logits = forward(features, training=training)
-        expected = tf.TensorSpec((features.shape[0], *spec.output_shape), tf.float32)
+        examples = tf.nest.flatten(features)[0].shape[0]
+        expected = tf.TensorSpec((examples, *spec.output_shape), tf.float32)
         if _fits(logits, expected):
             return logits
         wanted = f"{_described(expected)}, as the task needs it for the dataset's {spec.targets}"

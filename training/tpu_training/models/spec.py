@@ -21,7 +21,7 @@ class DataSpec:
     """The features of an example, and the number of classes.
 
     Attributes:
-        kind: `image` or `text`.
+        kind: `image`, `text`, or `array` for features of any other shape and type.
         shape: The shape of the input pipeline's features: (height, width, channels) or (length,).
         dtype: Their type: uint8 for images, int32 for token ids, in which 0 is padding.
         classes: The number of classes; labels are 0 to `classes` - 1. For targets of `labels` and
@@ -30,6 +30,8 @@ class DataSpec:
         targets: What the dataset holds to learn, one of TARGETS.
         outputs: The shape of a model's output for an example; () stands for (classes,).
         causal: Whether no output may depend on later tokens.
+        inputs: The name, shape and type of each input, if the features are a dictionary of
+            several; `shape` and `dtype` are empty then.
     """
 
     kind: str
@@ -40,6 +42,13 @@ class DataSpec:
     targets: str = CLASS
     outputs: tuple[int, ...] = ()
     causal: bool = False
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+
+    def features(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return what `make` makes of the shape and type of the features, by name if several."""
+        if self.inputs:
+            return {name: make(shape, dtype) for name, shape, dtype in self.inputs}
+        return make(self.shape, self.dtype)
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -163,7 +163,7 @@ class ModelSummaries(Callback):
             inputs, _ = state.prepare(features, targets, False)
             return state.forward(inputs, training=False)
 
-        features = tf.TensorSpec((_EXAMPLES, *spec.shape), spec.dtype)
+        features = spec.features(lambda shape, dtype: tf.TensorSpec((_EXAMPLES, *shape), dtype))
         targets = tf.TensorSpec((_EXAMPLES, *spec.target_shape), spec.target_dtype)
         with self._cluster.on_loop_device():
             traced = tf.function(forward, autograph=False).get_concrete_function(features, targets)

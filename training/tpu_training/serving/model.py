@@ -18,12 +18,13 @@ from tpu_training.checkpoints import model_description, reader
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, files, pipeline
 from tpu_training.data.manifest import FILE_NAME
+from tpu_training.loop.evaluation import features_of
 from tpu_training.models import model, registry
 from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, DataSpec, Task
 
 SIGNATURE = "serving_default"
-_INPUT_NAMES = {"image": "images", "text": "token_ids"}
+_INPUT_NAMES = {"image": "images", "text": "token_ids", "array": "features"}
 
 Array = npt.NDArray[Any]
 
@@ -52,14 +53,22 @@ class RestoredModel:
 
     def input_spec(self, batch: int | None, dtype: str | None = None) -> tf.TensorSpec:
         """Return the spec of the input: `batch` examples, None for any number."""
+        if self.spec.inputs:
+            raise errors.InputError(
+                "the model takes several inputs, and an exported one has a single input so far; "
+                "predict with tpu_training.load(model_dir)"
+            )
         shape = (batch, *self.spec.shape)
         return tf.TensorSpec(shape, dtype or self.spec.dtype, name=_INPUT_NAMES[self.spec.kind])
 
-    def predict(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
+    def predict(self, features: Any) -> dict[str, tf.Tensor]:
         """Return what the task makes of the outputs.
 
         For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,).
+        Raises InputError for arrays that are not like the dataset's.
         """
+        if not tf.is_tensor(features):
+            features = features_of(features, self.description.spec)
         return dict(self.task.predictions(self.module(features, training=False)))
 
 

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tpu_training.errors import InputError
 from tpu_training.job import start
+from tpu_training.job.job import Job
+from tpu_training.models.params import Params
 
 # As TensorFlow and Keras do it: keras/src/wrappers/fixes.py, gce_cluster_resolver.py.
 TENSORFLOW = """
@@ -68,8 +69,8 @@ def test_a_job_skips_optional_libraries_unless_user_code_runs_in_its_process(
     monkeypatch.setattr(start, "import_tensorflow", lambda: spared.append(True))
     monkeypatch.setattr("importlib.import_module", lambda _: None)
     monkeypatch.setattr(start, "find_workers", load_and_end)
-    job: Any = SimpleNamespace(data=data, params=SimpleNamespace(callback=callback))
     nothing: Any = None
+    job = Job("train", nothing, nothing, nothing, data, "m", nothing, Params(callback=callback))
     with pytest.raises(InputError, match="loaded"):
         start.run_job(job, nothing, nothing, 0.0, own_process=own_process)
     assert bool(spared) == lean
