@@ -144,7 +144,8 @@ def compare(made: Callable[[Random], Json], seeds: range, google: Google, root: 
             )
     assert wrong == []
     refused = sum(bool(problems) for _, problems, _ in asked)
-    assert min(refused, len(asked) - refused) > len(seeds) / 10
+    # Of a few, most may fall on one side.
+    assert min(refused, len(asked) - refused) > (len(seeds) / 10 if len(seeds) >= 100 else 0)
 
 
 # Settings that Google never sees, or sees as one text among others.
