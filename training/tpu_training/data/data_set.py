@@ -270,8 +270,8 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
 
     An iterator's state would be saved with its buffers and for one number of hosts only. A graph
     that is given its seeds is exact on any: it is read from the start of the epoch, and what was
-    seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had. One that
-    is told not to reshuffle keeps its own, since take() and skip() may divide what it gives.
+    seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had. One with
+    reshuffle_each_iteration=False keeps its own: take() and skip() may split what it yields.
     """
     try:
         # A Dataset can't be sent from the machine that it was made on.
