@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from infra.catalog import entries
+from infra.catalog import entries, proofs
 
 _RUNTIME_PREFIX = "tpu-vm-tf-"
 
@@ -83,21 +83,23 @@ class Catalog:
         document = self._read("runtimes")
         sources = _sources(document)
         broken = document["broken"]["versions"]
+        proven = self.proofs.runtimes
         pythons = dict.fromkeys(document["pythons"]["versions"], document["pythons"]["python"])
         found = [
             entries.Runtime(
-                f"{_RUNTIME_PREFIX}{version}{suffix}",
+                name,
                 version,
                 tuple(entry["families"]),
                 serves_grpc=suffix.startswith("-pod"),
                 source=sources[entry["source"]],
-                proof=entries.Proof(entry["proof"]),
+                proof=entries.Proof.USED if name in proven else entries.Proof(entry["proof"]),
                 broken=version in broken,
                 python=pythons.get(version),
             )
             for entry in document["tpuVm"]
             for version in entry["versions"]
             for suffix in entry["suffixes"]
+            for name in (f"{_RUNTIME_PREFIX}{version}{suffix}",)
         ]
         found += [
             entries.Runtime(
@@ -183,6 +185,11 @@ class Catalog:
     def packages(self) -> entries.Packages:
         """Releases of TensorFlow that can be installed."""
         return entries.Packages(self._folder / "packages.yaml")
+
+    @cached_property
+    def proofs(self) -> proofs.Proofs:
+        """What Google answered in the proofs that the catalog has."""
+        return proofs.read(self._folder / "proofs")
 
     @cached_property
     def prices(self) -> entries.Prices:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import click
 
 from infra.apis import TPU_API
-from infra.catalog import Catalog, entries
+from infra.catalog import Catalog, entries, proofs
 from infra.checks.context import without_tpus
 from infra.deployer import every_permission
 from infra.settings.base import Problem
@@ -436,7 +436,7 @@ CLAIMS: Final[Mapping[str, Callable[[Proof], tuple[bool, str]]]] = {
     "types": types,
     "runtimes": runtimes,
     "quota": quota,
-    "spot-tpu": spot_tpu,
+    proofs.CREATED: spot_tpu,
     "start-up script": script,
     "gRPC": grpc,
     "notice": notice,
@@ -480,7 +480,7 @@ def _redacted(value: Any, project: str) -> Any:
 def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a proof as its file has it."""
     plan = proof.plan
-    return {
+    made = {
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
         "zone": plan.zone,
         "acceleratorType": plan.tpu.name,
@@ -489,6 +489,7 @@ def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "cost": {"seconds": round(proof.seconds), "dollars": f"{plan.cost(proof.seconds):.4f}"},
         "claims": list(claims),
     }
+    return {**made, "digest": proofs.digest(made)}
 
 
 _ANSWERS = {True: "true", False: "false", None: "not answered"}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from infra.catalog import Catalog
+from infra.catalog import Catalog, proofs
 from infra.catalog.entries import Proof
 
 CATALOG = Catalog()
@@ -156,3 +160,43 @@ def test_what_init_proposes_first_is_documented_for_every_generation_but_one() -
     undocumented = [name for name, r in first.items() if r.proof is not Proof.DOCUMENTED]
     assert undocumented == ["v6e"]
     assert not any(r.broken for name, r in first.items() if name != "v6e")
+
+
+UNUSED = "tpu-vm-tf-2.19.0-pjrt"
+
+
+def proven(folder: Path, **changes: Any) -> Catalog:
+    """Return the catalog with a proof that Google created a TPU VM with `UNUSED`."""
+    shutil.copytree(Path(proofs.__file__).parent, folder, dirs_exist_ok=True)
+    made = {
+        "runtimeVersion": UNUSED,
+        "claims": [{"claim": proofs.CREATED, "answer": True}],
+    }
+    (folder / "proofs").mkdir(exist_ok=True)
+    document = {**made, "digest": proofs.digest(made), **changes}
+    (folder / "proofs" / "one.json").write_text(json.dumps(document))
+    return Catalog(folder)
+
+
+def test_a_runtime_that_a_proof_created_is_no_longer_inferred(tmp_path: Path) -> None:
+    assert CATALOG.runtimes[UNUSED].proof is Proof.INFERRED
+    assert proven(tmp_path).runtimes[UNUSED].proof is Proof.USED
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"date": "2027-01-01"}, "was edited after the proof"),
+        ({"claims": []}, "was edited after the proof"),
+        ({"claims": "all true"}, "is not what `tpustack prove` writes"),
+        ({"digest": None}, "was edited after the proof"),
+    ],
+)
+def test_an_edited_proof_proves_nothing(tmp_path: Path, changes: Any, why: str) -> None:
+    catalog = proven(tmp_path, **changes)
+    assert catalog.proofs.refused == {"one.json": why}
+    assert catalog.runtimes[UNUSED].proof is Proof.INFERRED
+
+
+def test_every_proof_in_the_repository_is_as_it_was_written() -> None:
+    assert not CATALOG.proofs.refused

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from infra import credentials
-from infra.catalog import Catalog, entries
+from infra.catalog import Catalog, entries, proofs
 from infra.credentials import Given
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -234,6 +234,13 @@ def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: Lo
     request = f"POST https://tpu.googleapis.com/v2/projects/PROJECT/locations/{ZONE}/nodes?"
     assert by_name["spot-tpu"][0]["request"].startswith(request)
     assert by_name["spot-tpu"][0]["status"] == 200
+
+
+def test_the_catalog_takes_what_the_command_wrote(cloud: LocalCloud, tmp_path: Path) -> None:
+    proof = asked(cloud)
+    made = prove.document(proof, proof.entries)  # type: ignore[attr-defined]
+    (tmp_path / "one.json").write_text(json.dumps(made, indent=2))
+    assert proofs.read(tmp_path) == proofs.Proofs(frozenset({proof.plan.runtime.name}), {})
 
 
 def test_the_page_names_each_claim() -> None:
