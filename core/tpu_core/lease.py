@@ -1,4 +1,4 @@
-"""A right that one holder has at a time, by an object in a bucket.
+"""A right that one holder has at a time (a TPU's jobs, a model directory), by a bucket's object.
 
 The object's generation changes with each holder, `updated` with each renewal. No machine's clock
 matters: the bucket says how old a renewal is, and holders measure durations only. A holder whose
