@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 FOLDERS = {"e2e": "engine", "integration": "engine", "unit/localcloud/cli": "server"}
 TRAINING = ("bars", "cluster", "digits", "start_training", "worker_process")
 FIXTURES = dict.fromkeys(TRAINING, "training")
-ORDER = ("engine", "training", "server")
+ORDER = ("engine", "training", "server", "slow")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
