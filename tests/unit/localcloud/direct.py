@@ -6,9 +6,13 @@ port itself does is proven in tests/unit/localcloud/server.
 
 from __future__ import annotations
 
+import functools
 import io
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 import requests
@@ -17,7 +21,18 @@ from requests.adapters import BaseAdapter
 from localcloud.app import LocalCloud
 from localcloud.core.call import Request
 from localcloud.core.cloud import DEVELOPER
+from localcloud.server import authority
 from localcloud.testing import Client
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="authority-")
+# Keys, and a bundle of hundreds of the system's certificates: half of what a start takes.
+_AUTHORITY = functools.cache(lambda: authority.Authority(Path(_FOLDER.name)))
+
+
+def local_cloud_at(home: Path, **settings: Any) -> LocalCloud:
+    """A local cloud with the same authority as the others of this process."""
+    with mock.patch.object(authority, "Authority", return_value=_AUTHORITY()):
+        return LocalCloud(home, **settings)
 
 
 class _Direct(BaseAdapter):
