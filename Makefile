@@ -38,11 +38,11 @@ chaos: setup  ## Train while things go wrong (SCENARIO=file STEPS=200, or SOAK=2
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 5 --dist loadgroup tests/e2e tests/integration tests/unit
 
-unit: setup  ## Run the tests that need no engine, no server and no training (90 seconds)
+unit: setup  ## Run the quick tests: no engine, server or training, nothing slow (4 minutes of CPU)
 	@# A tenth of the examples by chance. A file of which every test is left out would be imported all
 	@# the same, with TensorFlow.
 	@$(PY) -m pytest -n 3 --hypothesis-profile=quick \
-	  -m 'not engine and not server and not training' tests/unit \
+	  -m 'not engine and not server and not training and not slow' tests/unit \
 	  $$(grep -rlE '^pytestmark = .*(server|training|"cluster")' tests/unit | sed 's/^/--ignore=/')
 
 oldest: setup  ## Test training/ with the oldest TensorFlow it runs with (ONLY="file file" for some)

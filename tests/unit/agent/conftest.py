@@ -16,6 +16,7 @@ from localcloud.core.call import CLOUD_PLATFORM, Principal, Request
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Latency
 from localcloud.testing import Client
+from tests.unit.localcloud.direct import DirectClient, local_cloud_at
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpu_core.google import Call, Json, parse
 
@@ -37,7 +38,7 @@ def latency() -> Latency:
 
 @pytest.fixture
 def local_cloud(tmp_path: Path, clock: VirtualClock, latency: Latency) -> Iterator[LocalCloud]:
-    running = LocalCloud(tmp_path / "home", clock=clock, latency=latency)
+    running = local_cloud_at(tmp_path / "home", clock=clock, latency=latency)
     running.start()
     projects.enable_services(running.cloud, PROJECT, ("tpu.googleapis.com",))
     running.cloud.machines = machines = FakeMachines()
@@ -48,7 +49,7 @@ def local_cloud(tmp_path: Path, clock: VirtualClock, latency: Latency) -> Iterat
 
 @pytest.fixture
 def google(local_cloud: LocalCloud) -> Client:
-    client = Client(local_cloud)
+    client = DirectClient(local_cloud)
     uniform = {"uniformBucketLevelAccess": {"enabled": True}}
     bucket = {"name": "a-bucket", "location": "US-CENTRAL1", "iamConfiguration": uniform}
     client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)

@@ -240,6 +240,7 @@ def test_a_request_that_fails_is_queued_again_with_growing_pauses_until_the_budg
     assert "a day (failure)" in agent.lines[-1]
 
 
+@pytest.mark.slow
 def test_a_request_that_fails_for_want_of_capacity_is_queued_again_all_day(
     local_cloud: LocalCloud, google: Client, clock: VirtualClock
 ) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.agents import kill_agents
 
 
+@pytest.mark.slow
 def test_whenever_an_agent_is_killed_no_second_trainer_starts_and_none_is_lost(
     tmp_path: Path,
 ) -> None:

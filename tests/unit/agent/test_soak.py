@@ -63,6 +63,7 @@ class Soaked(Limited):
             self.start()
 
 
+@pytest.mark.slow
 def test_a_thousand_faults_leave_nothing_running_and_nothing_unmade(
     local_cloud: LocalCloud, google: Client, clock: VirtualClock
 ) -> None:

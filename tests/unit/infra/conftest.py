@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -153,6 +155,21 @@ class Engine(pulumi_mocks.Mocks):
 Run = Callable[..., tuple[Engine, dict[str, Any]]]
 
 
+def _at_once(
+    loop: asyncio.AbstractEventLoop, _: object, function: Callable[..., Any], *arguments: object
+) -> asyncio.Future[Any]:
+    """Call a function without a thread for it: an engine that only records keeps nobody waiting.
+
+    Pulumi's settings are variables of a context, of which a thread has one of its own.
+    """
+    future = loop.create_future()
+    try:
+        future.set_result(contextvars.Context().run(function, *arguments))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the program warns of."""
@@ -180,6 +197,9 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
         # To say where each resource is declared takes a quarter of the time; it ignores that, too.
         monkeypatch.setattr("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
+        # Threads for its answers, and notes that nobody reads, take another quarter.
+        monkeypatch.setattr("asyncio.BaseEventLoop.run_in_executor", _at_once)
+        monkeypatch.setattr(pulumi.log, "debug", lambda *_, **__: None)
         monkeypatch.setattr(pulumi.log, "warn", engine.warnings.append)
         monkeypatch.setattr(pulumi.log, "info", lambda text, **_: engine.notes.append(text))
         pulumi_mocks.set_mocks(engine, project="tpu-stack", stack=stack, preview=preview)

@@ -88,10 +88,12 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return set(line.split())
 
 
+@pytest.mark.slow
 def test_the_program_declares_the_stack_where_its_imports_are_looked_at(loaded: set[str]) -> None:
     assert {"pulumi_gcp.tpu.v2_vm", "infra.components.bucket"} <= loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", HEAVY)
 def test_a_preview_does_not_import(module: str, loaded: set[str]) -> None:
     assert not {name for name in loaded if f"{name}.".startswith(f"{module}.")}

@@ -6,6 +6,7 @@ a preview must know all of them, although it does not know what Google will answ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,20 +110,35 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return {**one, **other, **{key: merged(one[key], other[key]) for key in groups}}
 
 
-def compare(
-    run: Run, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any], change: dict[str, Any]
-) -> tuple[Updating, Updating]:
-    """Make a stack, then preview and make a change of it."""
+Made = dict[str, dict[str, dict[str, Any]]]
+Compare = Callable[[str, dict[str, Any]], tuple[Updating, Updating]]
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    """What the first update of each form made, which each change of it finds."""
+    return {}
+
+
+@pytest.fixture
+def compare(run: Run, monkeypatch: pytest.MonkeyPatch, made: Made) -> Compare:
+    """Previews and makes a change of a stack of one of the forms."""
     monkeypatch.setattr(request_module, "_lost_by_now", lambda _props: "")
-    settings = merged({"labels": {"team": "vision"}, "limits": LIMITS}, form)
-    first = Updating()
-    run(config(**settings), engine=first)
-    preview = Updating(before=first.made, previews=True)
-    update = Updating(before=first.made)
-    changed = config(**merged(settings, change))
-    run(changed, engine=preview, preview=True)
-    run(changed, engine=update)
-    return preview, update
+
+    def both(form: str, change: dict[str, Any]) -> tuple[Updating, Updating]:
+        settings = merged({"labels": {"team": "vision"}, "limits": LIMITS}, FORMS[form])
+        if form not in made:
+            first = Updating()
+            run(config(**settings), engine=first)
+            made[form] = first.made
+        preview = Updating(before=made[form], previews=True)
+        update = Updating(before=made[form])
+        changed = config(**merged(settings, change))
+        run(changed, engine=preview, preview=True)
+        run(changed, engine=update)
+        return preview, update
+
+    return both
 
 
 def inputs(engine: Engine) -> dict[tuple[str, str], Any]:
@@ -141,20 +157,18 @@ CASES = [
 
 @pytest.mark.parametrize(("form", "change"), CASES)
 def test_a_preview_decides_as_the_update_does_and_replaces_no_tpu(
-    run: Run, monkeypatch: pytest.MonkeyPatch, form: str, change: str
+    compare: Compare, form: str, change: str
 ) -> None:
     if form == "classic node" and not hasattr(gcp.tpu, "Node"):
         pytest.skip("this generation of the provider has no classic nodes")
-    preview, update = compare(run, monkeypatch, FORMS[form], {**CHANGES, **OF_THE_QUEUE}[change])
+    preview, update = compare(form, {**CHANGES, **OF_THE_QUEUE}[change])
     assert preview.decided == update.decided
     assert not [each for each in update.decided.values() if each.startswith("replace")]
     assert inputs(preview) == inputs(update)
 
 
 @pytest.mark.parametrize("form", ["spot", "slices out of the queue", "in one of several zones"])
-def test_another_request_means_other_tpus_in_the_preview(
-    run: Run, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_another_request_means_other_tpus_in_the_preview(compare: Compare, form: str) -> None:
     """In the update the engine has deleted them before the request, and makes them again."""
-    preview, _ = compare(run, monkeypatch, FORMS[form], {"tpu": {"secureBoot": True}})
+    preview, _ = compare(form, {"tpu": {"secureBoot": True}})
     assert set(preview.decided.values()) == {"replace for ['request']", "replace for ['requested']"}

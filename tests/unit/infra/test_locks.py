@@ -118,11 +118,13 @@ install_tensorflow tensorflow==9.9
     return done.returncode, done.stdout + done.stderr, found
 
 
+@pytest.mark.slow
 def test_what_the_lock_names_is_installed(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\n") + wheel(tmp_path, "needed")
     assert install(tmp_path, lock) == (0, "", {"tensorflow", "needed"})
 
 
+@pytest.mark.slow
 def test_what_the_lock_lacks_comes_from_googles_list(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\nRequires-Dist: libtpu\n")
     lock += wheel(tmp_path, "needed")
@@ -132,6 +134,7 @@ def test_what_the_lock_lacks_comes_from_googles_list(tmp_path: Path) -> None:
     assert install(tmp_path, lock, googles) == (0, "", {"tensorflow", "needed", "libtpu"})
 
 
+@pytest.mark.slow
 def test_hashes_are_checked_next_to_googles_list_of_wheels(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow", "Requires-Dist: libtpu\n")
     wheel(tmp_path, "tensorflow", "Summary: evil\n")
@@ -141,6 +144,7 @@ def test_hashes_are_checked_next_to_googles_list_of_wheels(tmp_path: Path) -> No
     assert (code, got) == (1, set())
 
 
+@pytest.mark.slow
 def test_a_wheel_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow")
     wheel(tmp_path, "tensorflow", "Summary: evil\n")
@@ -150,6 +154,7 @@ def test_a_wheel_that_was_changed_since_is_refused(tmp_path: Path) -> None:
     assert got == set()
 
 
+@pytest.mark.slow
 def test_a_dependency_that_the_lock_does_not_name_is_refused(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\n")
     wheel(tmp_path, "needed")
@@ -159,6 +164,7 @@ def test_a_dependency_that_the_lock_does_not_name_is_refused(tmp_path: Path) -> 
     assert got == set()
 
 
+@pytest.mark.slow
 def test_without_a_lock_the_machine_says_that_nothing_was_checked(tmp_path: Path) -> None:
     wheel(tmp_path, "tensorflow")
     code, said, got = install(tmp_path, "none")
@@ -167,6 +173,7 @@ def test_without_a_lock_the_machine_says_that_nothing_was_checked(tmp_path: Path
     assert "the training's report will have no charts" in said
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_lock_installs_nothing(tmp_path: Path) -> None:
     wheel(tmp_path, "tensorflow")
     code, _, got = install(tmp_path, None)

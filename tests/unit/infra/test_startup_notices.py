@@ -52,6 +52,7 @@ def test_it_says_nothing_while_nothing_is_announced(tmp_path: Path) -> None:
     assert told(tmp_path, QUIET, QUIET, QUIET | {"upcomingMaintenance": ""}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "notice",
     [

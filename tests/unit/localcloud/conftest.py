@@ -16,6 +16,7 @@ from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.testing import Client
 from localcloud.testing import session as session_for
+from tests.unit.localcloud.direct import DirectClient, local_cloud_at
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = projects.DEFAULT_PROJECT
@@ -41,7 +42,7 @@ def enabled_apis() -> tuple[str, ...]:
 def local_cloud(
     tmp_path: Path, clock: VirtualClock, latency: Latency, enabled_apis: tuple[str, ...]
 ) -> Iterator[LocalCloud]:
-    running = LocalCloud(tmp_path / "home", clock=clock, latency=latency)
+    running = local_cloud_at(tmp_path / "home", clock=clock, latency=latency)
     running.start()
     projects.enable_services(running.cloud, PROJECT, enabled_apis)
     yield running
@@ -78,5 +79,8 @@ def session(local_cloud: LocalCloud) -> requests.Session:
 
 @pytest.fixture
 def api(local_cloud: LocalCloud) -> Client:
-    """The owner's client: `api.get("compute.googleapis.com/…") -> dict`, see `Client.call`."""
-    return Client(local_cloud)
+    """The owner's client: `api.get("compute.googleapis.com/…") -> dict`, see `Client.call`.
+
+    It needs no connection; `Client(local_cloud)` and `session` use the port.
+    """
+    return DirectClient(local_cloud)

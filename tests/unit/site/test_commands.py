@@ -123,6 +123,7 @@ def test_every_command_that_the_prose_of_a_page_names_exists(
     assert refusals(in_prose(page)) == {}
 
 
+@pytest.mark.slow
 def test_every_command_in_a_message_a_known_error_or_a_workflow_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -68,6 +68,7 @@ def menu(items: list[Any]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
     index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
     searched = {entry["location"].partition("#")[0] for entry in index["docs"]}
@@ -82,12 +83,14 @@ def test_the_menu_has_every_page_of_docs_once_and_no_other() -> None:
     assert len([page for page in ours if "/zh/" not in page]) <= 22
 
 
+@pytest.mark.slow
 def test_sources_that_pages_link_to_are_shown_and_stay_out_of_the_search(site: Path) -> None:
     page = site / "agent" / "tpu_agent" / "limits.py.html"
     assert "timeToLive" in page.read_text("utf-8")
     assert "limits.py.html" not in (site / "search" / "search_index.json").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_home_shows_the_five_steps_on_any_screen(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     assert 'src="docs/architecture.svg"' in home
@@ -96,6 +99,7 @@ def test_home_shows_the_five_steps_on_any_screen(site: Path) -> None:
         assert "prefers-color-scheme: dark" in (site / "docs" / picture).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_page_has_its_language_an_icon_and_its_neighbours(site: Path) -> None:
     chinese = (site / "docs" / "zh" / "first-tpu.html").read_text(encoding="utf-8")
     english = (site / "docs" / "first-tpu.html").read_text(encoding="utf-8")
@@ -106,6 +110,7 @@ def test_a_page_has_its_language_an_icon_and_its_neighbours(site: Path) -> None:
     assert 'class="md-footer__link md-footer__link--next"' in english
 
 
+@pytest.mark.slow
 def test_no_page_fetches_anything_from_another_host(site: Path) -> None:
     fetching = (
         r"<(?:script|img|iframe|source)[^>]*\s(?:src|srcset)=\"?https?:"
@@ -150,6 +155,7 @@ _SCROLLED = f"""[...document.querySelectorAll("{_WRAPPED}")]
   .map((code) => code.textContent.slice(0, 40))"""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
 @pytest.mark.xdist_group("browser")
 @pytest.mark.server
@@ -174,12 +180,14 @@ def test_pages_are_legible_on_any_screen_and_ask_no_other_host(url: str) -> None
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page in menu(MENU)])
 def test_the_code_of_a_page_fits_it(page: str) -> None:
     blocks = [block for language, block in fenced(page) if language not in WRAPPED]
     assert [line for block in blocks for line in block.splitlines() if len(line) > 78] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("remote", "page"),
     [
@@ -221,6 +229,7 @@ def test_each_page_that_helps_is_asked_for() -> None:
     assert set(menu([part for part in MENU if part.keys() & helps])) <= QUESTIONS.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", QUESTIONS)
 def test_a_search_finds_the_page_among_the_first_three(
     page: str, found: dict[str, list[str]]
@@ -229,6 +238,7 @@ def test_a_search_finds_the_page_among_the_first_three(
     assert missed == {}
 
 
+@pytest.mark.slow
 def test_a_language_model_finds_each_page_of_the_menu_in_one_file(site: Path) -> None:
     text = (site / "llms.txt").read_text(encoding="utf-8")
     assert text.startswith("# tpu-stack\n\n> ")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 from form import BARS, File, duplicates, measure, single_importers, tracked, unlinked, worse
 
 SIX_LINES = "\n".join(f"value_{number} = {number}" for number in range(6))
 
 
+@pytest.mark.slow
 def test_no_figure_of_the_code_is_worse_than_its_bar() -> None:
     files, bars = tracked(), yaml.safe_load(BARS.read_text(encoding="utf-8"))
     assert [*worse(measure(files), bars), *unlinked(files, bars["flows"])] == []

@@ -15,6 +15,7 @@ RULES = yaml.safe_load(prose.RULES.read_text(encoding="utf-8"))
 PEOPLE = RULES["people"]
 
 
+@pytest.mark.slow
 def test_everything_that_ships_keeps_to_the_rules() -> None:
     assert prose.problems(ROOT, RULES) == []
 

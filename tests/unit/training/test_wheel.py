@@ -5,10 +5,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.wheels import ROOT, build
 from tpustack.project import build_wheel
 
 
+@pytest.mark.slow
 def test_two_builds_give_the_same_bytes_with_all_modules_and_nothing_else(tmp_path: Path) -> None:
     first = build("training", tmp_path / "first")
     second = build("training", tmp_path / "second")
@@ -25,6 +28,7 @@ def test_two_builds_give_the_same_bytes_with_all_modules_and_nothing_else(tmp_pa
     assert names == modules | {f"tpu_training/{name}" for name in data} | {"tpu_core/py.typed"}
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_where_nothing_else_is_installed(tmp_path: Path) -> None:
     """As on a machine: installed with --no-deps, outside the checkout."""
     wheel, target = build_wheel(tmp_path), tmp_path / "packages"

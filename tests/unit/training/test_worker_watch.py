@@ -121,6 +121,7 @@ with endpoint.watching(sys.argv[1:], end):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_a_dead_worker_ends_or_is_killed() -> None:
     worker, processes = Worker(), list[subprocess.Popen[str]]()
     for wait in WAITS.values():

@@ -217,6 +217,7 @@ def test_a_host_that_never_begins_ends_the_try_on_all_after_ten_minutes(site: Si
     assert job.reason.startswith("host 1 of the TPU: it has not started for 10 minutes; see ")
 
 
+@pytest.mark.slow
 def test_a_host_that_falls_silent_ends_the_try_on_all_and_one_that_runs_for_long_does_not(
     site: Site,
 ) -> None:

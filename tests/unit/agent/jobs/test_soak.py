@@ -6,12 +6,15 @@ import shutil
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tests.examples import examples
 from tests.unit.agent.jobs.faults import FAULTS, Scene
 
 CHANCE, MOST_MOMENTS = 0.04, 20_000
 
 
+@pytest.mark.slow
 def test_a_thousand_faults_by_chance_change_no_result(tmp_path: Path) -> None:
     struck = seed = 0
     while struck < examples(1000):

@@ -85,6 +85,11 @@ class TestALostAnswer:
     def enabled_apis(self) -> tuple[str, ...]:
         return ("tpu.googleapis.com",)
 
+    @pytest.fixture
+    def api(self, local_cloud: LocalCloud) -> Client:
+        """One through the port: what is lost is a connection."""
+        return Client(local_cloud)
+
     def test_closes_the_connection_once_an_object_is_uploaded(
         self, api: Client, cloud: Cloud
     ) -> None:

@@ -52,6 +52,12 @@ class Bucket:
 
 
 @pytest.fixture
+def api(local_cloud: LocalCloud) -> Client:
+    """The owner's client through the port: how bytes come and go is what these tests are about."""
+    return Client(local_cloud)
+
+
+@pytest.fixture
 def bucket(api: Client) -> Bucket:
     return Bucket(api, softDeletePolicy={"retentionDurationSeconds": "0"})
 

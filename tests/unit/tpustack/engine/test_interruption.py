@@ -78,6 +78,7 @@ def runs(pid: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_engine_finishes_and_its_provider_is_ended(start: Start) -> None:
     with start() as command:
         provider = int(line(command))
@@ -90,6 +91,7 @@ def test_after_ctrl_c_the_engine_finishes_and_its_provider_is_ended(start: Start
     assert not runs(provider)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_an_engine_that_keeps_running(start: Start) -> None:
     with start(stubborn=True) as command:
         provider = int(line(command))
@@ -100,6 +102,7 @@ def test_a_second_ctrl_c_ends_an_engine_that_keeps_running(start: Start) -> None
     assert not runs(provider)
 
 
+@pytest.mark.slow
 def test_after_sigterm_a_running_engine_is_ended_in_time(start: Start) -> None:
     with start(stubborn=True) as command:
         provider = int(line(command))
@@ -108,6 +111,7 @@ def test_after_sigterm_a_running_engine_is_ended_in_time(start: Start) -> None:
     assert not runs(provider)
 
 
+@pytest.mark.slow
 def test_orphans_of_killed_commands_are_ended_and_live_ones_kept(
     start: Start, tmp_path: Path
 ) -> None:
@@ -144,6 +148,7 @@ def test_processes_marked_in_another_container_are_left_alone(changed: str, tmp_
     theirs.wait()
 
 
+@pytest.mark.slow
 def test_an_engine_is_noted_next_to_the_state_while_it_may_hold_a_lock(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +163,7 @@ def test_an_engine_is_noted_next_to_the_state_while_it_may_hold_a_lock(
     assert list(notes.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_the_terminal_is_closed(start: Start) -> None:
     with start() as command:
         provider = int(line(command))

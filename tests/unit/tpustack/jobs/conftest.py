@@ -12,6 +12,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
+from tests.unit.localcloud.direct import DirectClient, local_cloud_at
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tpu_agent.jobs.queue import Queue
@@ -34,7 +35,7 @@ VERTEX: dict[str, object] = {"vertex": {}}
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    running = LocalCloud(tmp_path / "home")
+    running = local_cloud_at(tmp_path / "home")
     running.start()
     yield running
     running.stop()
@@ -42,7 +43,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
 
 @pytest.fixture
 def client(cloud: LocalCloud) -> Client:
-    made = Client(cloud)
+    made = DirectClient(cloud)
     bucket = {"name": BUCKET, "location": "US-CENTRAL1"}
     made.post("storage.googleapis.com/storage/v1/b", bucket, project=projects.DEFAULT_PROJECT)
     return made

@@ -40,6 +40,7 @@ def machine(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_its_trials_as_table_json_and_picture(
     job: Run, machine: Machine, queue: Queue, folder: Path, tmp_path: Path
 ) -> None:
