@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import json
 import os
 import signal
@@ -103,7 +104,9 @@ def _become(asking: socket.socket) -> None:
         os.dup2(file, number)
         os.close(file)
     sys.stdin = os.fdopen(0)
-    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+    # As `-u` has them: a plugin writes its port, and nothing more that would push it out.
+    raw = (os.fdopen(number, "wb", buffering=0) for number in (1, 2))
+    sys.stdout, sys.stderr = (io.TextIOWrapper(each, write_through=True) for each in raw)
     with asking.makefile(encoding="utf-8") as lines:
         arguments, folder, environment = json.loads(lines.readline())
     os.chdir(folder)

@@ -53,7 +53,9 @@ def test_a_program_is_killed_with_the_process_that_asked_for_it(
     python: Path, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    # As Pulumi's plugins write their port: not as text, and with nothing that pushes it out.
+    says = "sys.stdout.buffer.write(f'{os.getpid()}\\n'.encode())"
+    script.write_text(f"import os, sys, time\n{says}\ntime.sleep(600)\n", encoding="utf-8")
     with subprocess.Popen([python, script], stdout=subprocess.PIPE, text=True) as asking:
         assert asking.stdout is not None
         program = psutil.Process(int(asking.stdout.readline()))
