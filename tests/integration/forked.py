@@ -13,6 +13,7 @@ import importlib
 import io
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -64,18 +65,15 @@ esac
     )
     python.chmod(0o755)
     command = [sys.executable, __file__, str(address)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as server:
-        try:
-            while not address.exists():
-                assert server.poll() is None
-                time.sleep(0.05)
-            yield
-        finally:
-            server.kill()
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as server:
+        while not address.exists():
+            assert server.poll() is None
+            time.sleep(0.05)
+        yield
 
 
 def _serve(address: str) -> None:
-    """Answer until killed; a child returns, with its program's arguments."""
+    """Answer until standard input ends, as it does with the process that has started this one."""
     for name in SLOW:
         # The provider's modules are imported when something is asked of them.
         hasattr(importlib.import_module(name), "__all__")
@@ -88,7 +86,7 @@ def _serve(address: str) -> None:
     os.rename(fresh, address)
     # Nobody waits for the children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         asking, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -165,6 +163,6 @@ def _ask(address: str, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        _serve(sys.argv[1])
-    sys.exit(_ask(sys.argv[1], sys.argv[2:]))
+    if sys.argv[2:]:
+        sys.exit(_ask(sys.argv[1], sys.argv[2:]))
+    _serve(sys.argv[1])
