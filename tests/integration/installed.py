@@ -55,12 +55,12 @@ class Installed:
         (packages,) = self.environment.glob("lib/*/site-packages")
         own = Path(pip.__file__).parents[1]
         for folder in own.glob("pip*"):
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(folder, packages / folder.name, ignore=ignore)
+            shutil.copytree(folder, packages / folder.name)
         for compiled in own.rglob("__pycache__"):
             target = packages / compiled.relative_to(own)
-            if target.parent.is_dir():
-                shutil.copytree(compiled, target, copy_function=os.link, dirs_exist_ok=True)
+            # A few wheels bring some of it.
+            if target.parent.is_dir() and not target.exists():
+                shutil.copytree(compiled, target, copy_function=os.link)
 
     def install(self, arguments: Sequence[str | Path]) -> None:
         _uv(*arguments, folder=self.elsewhere)
