@@ -120,7 +120,12 @@ def _clone(target: Path) -> None:
     for name in filter(None, names.decode().split("\0")):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
+            # With its time, by which Python finds what it has compiled.
+            shutil.copy2(ROOT / name, target / name)
+    for compiled in ROOT.glob("[a-z]*/**/__pycache__"):
+        folder = target / compiled.relative_to(ROOT)
+        if folder.parent.is_dir():
+            shutil.copytree(compiled, folder)
     venv = target / ".venv"
     venv.mkdir()
     for part in Path(sys.prefix).iterdir():

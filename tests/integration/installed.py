@@ -6,11 +6,14 @@ uv takes what they depend on from its cache, where `make setup` has put the lock
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+
+import pip
 
 from tests.wheels import PACKAGES, build
 from tpustack.project import root
@@ -35,13 +38,29 @@ class Installed:
         self.environment = folder / "environment"
         self.elsewhere = folder / "elsewhere"
         self.elsewhere.mkdir(parents=True)
-        # With pip, which the engine asks for the packages of a program.
-        venv.create(self.environment, with_pip=True)
+        venv.create(self.environment)
         self.install(["pip", "install", "--python", self.python, *arguments])
+        self._take_over()
 
     @property
     def python(self) -> Path:
         return self.environment / "bin" / "python"
+
+    def _take_over(self) -> None:
+        """Take pip from this environment, and what Python has compiled of the same files.
+
+        The engine asks pip for the packages of a program. To install it takes five seconds, and to
+        compile those that a program imports even more.
+        """
+        (packages,) = self.environment.glob("lib/*/site-packages")
+        own = Path(pip.__file__).parents[1]
+        for folder in own.glob("pip*"):
+            shutil.copytree(folder, packages / folder.name)
+        for compiled in own.rglob("__pycache__"):
+            target = packages / compiled.relative_to(own)
+            # A few wheels bring some of it.
+            if target.parent.is_dir() and not target.exists():
+                shutil.copytree(compiled, target, copy_function=os.link)
 
     def install(self, arguments: Sequence[str | Path]) -> None:
         _uv(*arguments, folder=self.elsewhere)

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +44,13 @@ Previewer = Callable[..., Preview]
 
 
 @pytest.fixture
-def preview(tmp_path: Path, tools: Toolchain) -> Previewer:
+def preview(tmp_path: Path, tools: Toolchain, quick_python: Path) -> Previewer:
     """Previews a stack of a project in tmp_path with the pack; no cloud is needed for that."""
     pack = tmp_path / "policy"
     pack.mkdir()
     for source in PACK.glob("*.py"):
         (pack / source.name).symlink_to(source)
-    _with_this_python(PACK / "PulumiPolicy.yaml", pack / "PulumiPolicy.yaml")
+    _run_in(quick_python, PACK / "PulumiPolicy.yaml", pack / "PulumiPolicy.yaml")
     environment = os.environ | toolchain.environment(tools, tmp_path / "state")
     # Nothing is asked of Google in a preview of what is not there yet.
     environment |= {
@@ -83,12 +82,12 @@ def preview(tmp_path: Path, tools: Toolchain) -> Previewer:
 
 
 @pytest.fixture
-def stack_file(tmp_path: Path, trainer: Path) -> Callable[[str], None]:
+def stack_file(tmp_path: Path, trainer: Path, quick_python: Path) -> Callable[[str], None]:
     """A project with this repository's program and one of its stack files."""
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
     (project / "infra").symlink_to(root() / "infra")
-    _with_this_python(root() / "Pulumi.yaml", project / "Pulumi.yaml")
+    _run_in(quick_python, root() / "Pulumi.yaml", project / "Pulumi.yaml")
 
     def make(stack: str) -> None:
         path = root() / "stacks" / f"Pulumi.{stack}.yaml"
@@ -113,13 +112,13 @@ def test_a_stack_file_keeps_to_every_rule(
 
 
 def test_the_engine_refuses_what_is_against_a_rule_and_says_which(
-    tmp_path: Path, preview: Previewer
+    tmp_path: Path, preview: Previewer, quick_python: Path
 ) -> None:
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
     shutil.copy(root() / "tests/integration/stack_that_violates.py", project / "__main__.py")
     plain = {"main": ".", "config": {}, "plugins": {}}
-    _with_this_python(root() / "Pulumi.yaml", project / "Pulumi.yaml", **plain)
+    _run_in(quick_python, root() / "Pulumi.yaml", project / "Pulumi.yaml", **plain)
     settings = {"config": {"gcp:project": "some-project"}}
     (project / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     config: Config = {
@@ -179,8 +178,8 @@ def test_the_pages_example_is_what_the_engine_prints(
     assert done.report == report
 
 
-def _with_this_python(source: Path, target: Path, **changes: Any) -> None:
-    """A copy of a project file whose programs run with the Python that runs the tests."""
+def _run_in(environment: Path, source: Path, target: Path, **changes: Any) -> None:
+    """A copy of a project file whose programs run in this environment."""
     definition = yaml.safe_load(source.read_text(encoding="utf-8")) | changes
-    definition["runtime"]["options"]["virtualenv"] = sys.prefix
+    definition["runtime"]["options"]["virtualenv"] = str(environment)
     target.write_text(yaml.safe_dump(definition), encoding="utf-8")

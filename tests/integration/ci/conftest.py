@@ -63,16 +63,20 @@ class Checkout:
 
     path: Path
     environment: Mapping[str, str]
+    python: Path
+    """Runs commands that are not killed, quickly."""
 
     @property
     def variables(self) -> dict[str, str]:
         """The environment of commands in it."""
         return {**os.environ, **self.environment}
 
-    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, python: str | Path = sys.executable, **variables: str
+    ) -> subprocess.Popen[str]:
         """Start `tpustack ci`, in a process group of its own."""
         return subprocess.Popen(
-            [sys.executable, "-m", "tpustack", "ci", *arguments],
+            [python, "-m", "tpustack", "ci", *arguments],
             cwd=self.path,
             env={**self.variables, **variables},
             stdout=subprocess.PIPE,
@@ -83,7 +87,7 @@ class Checkout:
 
     def ci(self, *arguments: str, **variables: str) -> Ended:
         """Run `tpustack ci`."""
-        process = self.start(*arguments, **variables)
+        process = self.start(*arguments, python=self.python, **variables)
         said, _ = process.communicate(timeout=240)
         return Ended(process.returncode, said)
 
@@ -130,7 +134,8 @@ def checkout(
     """Makes a clone whose `stacks` are all like dev, on the local cloud."""
 
     def make(*stacks: str, small: bool = False) -> Checkout:
-        source = tmp_path / "source"
+        # With what Python has compiled, which a clone would compile again.
+        source = tmp_path / "clone"
         for room in ROOMS:
             shutil.copytree(root() / room, source / room)
         for file in FILES:
@@ -147,8 +152,8 @@ def checkout(
             shutil.rmtree(source / "policy")
         _write_stacks(source, stacks, trainer)
         make_project(google, REQUESTS)
-        _publish(source, tmp_path / "remote.git", tmp_path / "clone")
-        return Checkout(tmp_path / "clone", environment)
+        _publish(source, tmp_path / "remote.git")
+        return Checkout(source, environment, quick_python / "bin" / "python")
 
     return make
 
@@ -177,7 +182,7 @@ def _write_stacks(source: Path, stacks: tuple[str, ...], trainer: Path) -> None:
     (source / "stacks/pipeline.yaml").write_text(yaml.safe_dump(pipeline), encoding="utf-8")
 
 
-def _publish(source: Path, remote: Path, clone: Path) -> None:
+def _publish(source: Path, remote: Path) -> None:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
     for command in (
         ["git", "init", "--quiet", "--initial-branch=main", str(source)],
@@ -186,6 +191,7 @@ def _publish(source: Path, remote: Path, clone: Path) -> None:
         ["git", "-C", str(source), "add", "--force", "stacks"],
         ["git", *identity, "-C", str(source), "commit", "--quiet", "--message=first"],
         ["git", "clone", "--quiet", "--bare", str(source), str(remote)],
-        ["git", "clone", "--quiet", str(remote), str(clone)],
+        ["git", "-C", str(source), "remote", "add", "origin", str(remote)],
+        ["git", "-C", str(source), "fetch", "--quiet", "origin"],
     ):
         subprocess.run(command, check=True, capture_output=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,10 @@ def clone(checkout: MakeCheckout, google: requests.Session, tmp_path: Path) -> C
     file.write_text(yaml.safe_dump({"config": SETTINGS}), encoding="utf-8")
     command = tmp_path / "bin" / "tpustack"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tpustack "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{made.python}" -m tpustack "$@"\n')
     command.chmod(0o755)
     found = f"{command.parent}:{made.environment['PATH']}"
-    return Checkout(made.path, {**made.environment, "PATH": found})
+    return replace(made, environment={**made.environment, "PATH": found})
 
 
 def shell(clone: Checkout, script: str) -> str:

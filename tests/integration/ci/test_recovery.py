@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.integration.ci.conftest import Checkout, MakeCheckout
@@ -36,7 +35,7 @@ def test_a_damaged_state_is_put_back_a_lost_lock_released_and_an_orphan_swept(
     lock = {"pid": 1, "username": "ada", "hostname": "lost", "timestamp": "2999-01-01T00:00:00Z"}
     (locks / "1.json").write_text(json.dumps(lock), encoding="utf-8")
     clone.settings("dev", labels={"team": "vision"})
-    recover = (sys.executable, "-m", "tpustack", "recover", "--stack")
+    recover = (str(clone.python), "-m", "tpustack", "recover", "--stack")
     refused = subprocess.run(
         (*recover, "dev"), cwd=clone.path, env=clone.variables, capture_output=True, text=True
     )
