@@ -122,6 +122,11 @@ class Trainer:
         validates = job.trains and manifest.VALIDATION in data.manifest.splits
         tests = job.evaluates and manifest.TEST in data.manifest.splits
         splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
+        if splits and not state.evaluates:
+            raise errors.InputError(
+                f"the task {state.task.name} has no losses, so it can't evaluate the data's "
+                f"{' and '.join(splits)} split; give it losses, or train without"
+            )
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,9 +24,20 @@ from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec, Losses, Metric, Prepare, Task
+from tpu_training.models.spec import (
+    MASK,
+    TOKEN_CLASSES,
+    DataSpec,
+    Losses,
+    Metric,
+    Prepare,
+    Step,
+    Task,
+)
 from tpu_training.models.step_context import next_seed
 
+# A variable for their sums is created before the step is traced.
+_MOST_METRICS = 16
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
 # images -> images, and the share of each one's own label
@@ -40,9 +51,11 @@ class TrainState:
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
     keep their values are in `frozen`. If the job wants that, `average` follows them and `mix`
     mixes examples.
+    `parts` has the places of those of each part of the model with a loss and an optimizer of its
+    own, or of all under "".
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
-    `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
-    training and in evaluations; see models/spec.py.
+    `losses`, `own_step` and `prepare` are the task's, and `counted` and `evaluated` count its
+    metrics in training and in evaluations; see models/spec.py.
     """
 
     model: tf.Module
@@ -56,9 +69,20 @@ class TrainState:
     evaluated: Tally
     variables: Sequence[tf.Variable]
     paths: Sequence[str]
+    parts: Mapping[str, Sequence[int]]
     frozen: frozenset[int] = frozenset()
     average: WeightAverage | None = None
     mix: Mix | None = None
+    own_step: Step | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it has losses: a task with a step of its own may have none."""
+        return self.losses is not _no_losses
+
+
+def _no_losses(outputs: Any, targets: Any, params: Any) -> Any:
+    raise errors.InputError("the task has no losses, so it can't evaluate; give it losses")
 
 
 def create_train_state(
@@ -82,8 +106,12 @@ def create_train_state(
         model = models.create_model(definition, resolved, spec, seed)
         models.check_model(model, definition.create_model)
         chosen = optimizers.choose_variables(params, model)
-        optimizer = optimizers.compiled_optimizer(params, model, chosen.trained)
-        optimizer = optimizer or optimizers.create_optimizer(params, chosen, schedule)
+        parts = optimizers.parts_of(task.optimizers, chosen.paths)
+        if task.optimizers:
+            optimizer = optimizers.PartedOptimizer(params, chosen, steps, task.optimizers, parts)
+        else:
+            compiled = optimizers.compiled_optimizer(params, model, chosen.trained)
+            optimizer = compiled or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
         average = WeightAverage(model, chosen.frozen, decay) if decay else None
         step = tf.Variable(
@@ -97,28 +125,41 @@ def create_train_state(
         task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
         model.freeze(chosen.frozen)
     losses = definition.losses or task.losses
+    own_step = task.step and models.checked_step(
+        graph.with_autograph(task.step), task.step, task.optimizers
+    )
+    mix = create_mix(params, data_spec)
+    if not (losses or own_step):
+        raise errors.InputError(f"the task {task.name} has neither losses nor a step; give it one")
+    if own_step and mix:
+        raise errors.InputError(
+            f"the task {task.name} has a step of its own, in which --mixup and --cutmix change "
+            "nothing; mix the examples there"
+        )
     forward = model
     if definition.own and not isinstance(model, KerasModule):
         forward = models.checked_forward(graph.with_autograph(model), model, spec)
-    if (definition.losses and definition.own) or task.own:
+    if losses and ((definition.losses and definition.own) or task.own):
         losses = models.checked_losses(graph.with_autograph(losses), losses)
     return TrainState(
         model,
         optimizer,
         step,
-        losses,
+        losses or _no_losses,
         forward,
         task,
         task.prepare(data_spec)
         if task.prepare
         else lambda features, targets, _: (features, targets),
-        create_tally(task, data_spec, spec, training=True),
+        StepTally() if task.step else create_tally(task, data_spec, spec, training=True),
         create_tally(task, data_spec, spec, training=False),
         chosen.trained,
         chosen.paths,
+        parts,
         chosen.frozen,
         average,
-        create_mix(params, data_spec),
+        mix,
+        own_step,
     )
 
 
@@ -195,6 +236,34 @@ class Tally:
             else:
                 figures[metric.name] = float(metric.value(sums))
         return figures, tables
+
+
+class StepTally(Tally):
+    """Averages what a step of one's own returns by name; its first trace tells the names."""
+
+    def __init__(self) -> None:
+        self.dtype, self.numbers, self.counts = tf.float32, 1 + _MOST_METRICS, 0
+        self._names: list[str] = []
+
+    def count(
+        self, outputs: Any, targets: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the numbers of `outputs`, values (examples,) by name; there are no counts."""
+        self._names[:] = sorted(outputs)
+        if len(self._names) > _MOST_METRICS:
+            raise errors.InputError(
+                f"the task's step returned {len(self._names)} metrics; return at most "
+                f"{_MOST_METRICS}"
+            )
+        sums = [tf.reduce_sum(each) for each in (weights, *(outputs[n] for n in self._names))]
+        return tf.pad(tf.stack(sums), [[0, self.numbers - len(sums)]]), tf.zeros((0,), tf.int64)
+
+    def figures(
+        self, numbers: npt.NDArray[Any], counts: npt.NDArray[Any]
+    ) -> tuple[dict[str, float], Tables]:
+        """Return the means by name."""
+        pairs = zip(self._names, numbers[1:], strict=False)
+        return {name: float(total / numbers[0]) for name, total in pairs}, {}
 
 
 def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: bool) -> Tally:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,7 +14,17 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.models.keras import KerasModule, adapt, creation, is_keras_model, is_keras_own
 from tpu_training.models.registry import CreateModel, ModelDefinition
-from tpu_training.models.spec import CLASS, LABELS, NUMBERS, DataSpec, Losses, Metric, Task, mean
+from tpu_training.models.spec import (
+    CLASS,
+    LABELS,
+    NUMBERS,
+    DataSpec,
+    Losses,
+    Metric,
+    Step,
+    Task,
+    mean,
+)
 
 
 def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed: int) -> tf.Module:
@@ -86,6 +96,45 @@ def checked_losses(losses: Losses, original: Losses) -> Losses:
                 f"each example, {_described(expected)}"
             )
         return each
+
+    return checked
+
+
+def checked_step(step: Step, original: Step, parts: Collection[str]) -> Step:
+    """Return `step`, made from the user's `original`, with a check of what it gives.
+
+    Its loss becomes the loss of each example by part of the model, or under "" without `parts`.
+    """
+
+    def checked(model: Any, batch: tuple[Any, Any], context: Any) -> tuple[Any, Mapping[str, Any]]:
+        examples = tf.nest.flatten(batch[0])[0].shape[0]
+        wrong = f"{line_of(original)}: step returned"
+        found = step(model, batch, context)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise InputError(
+                f"{wrong} {_described(found)}, expected the loss and a dictionary of metrics"
+            )
+        losses = found[0] if parts else {"": found[0]}
+        if not isinstance(losses, Mapping) or set(losses) != set(parts or ("",)):
+            has = ", ".join(losses) if isinstance(losses, Mapping) else _described(losses)
+            raise InputError(
+                f"{wrong} {has} as its loss, expected a dictionary with a loss for each of the "
+                f"task's optimizers: {', '.join(parts)}"
+            )
+
+        def each(name: str, value: Any) -> tf.Tensor:
+            values = tf.cast(value, tf.float32)
+            if values.shape not in ((), (examples,)):
+                raise InputError(
+                    f"{wrong} {name} of the shape {values.shape}, expected a number, or one for "
+                    f"each of this replica's {examples} examples"
+                )
+            return tf.broadcast_to(values, (examples,))
+
+        return (
+            {name: each(f"the loss {name}".strip(), value) for name, value in losses.items()},
+            {name: each(name, value) for name, value in found[1].items()},
+        )
 
     return checked
 

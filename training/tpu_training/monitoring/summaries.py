@@ -155,9 +155,10 @@ class ModelSummaries(Callback):
 
     def start(self, step: int) -> None:
         """Write the model's graph, as it answers; it is traced, but not compiled."""
-        if not self._interval:
-            return
         state, spec = self._state, self._spec
+        # With a step alone, as a GAN's, the model may take something else than an example.
+        if not (self._interval and state.evaluates):
+            return
 
         def forward(features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
             inputs, _ = state.prepare(features, targets, False)
