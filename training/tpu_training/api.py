@@ -137,6 +137,54 @@ def load(
         _raise_told(error)
 
 
+def evaluate(model: "Result | RestoredModel | str", data: Any) -> dict[str, float]:
+    """Return the loss and the metrics of a trained model over `data`, by name.
+
+    Every example counts once, as in the evaluations of a training.
+
+    Args:
+        model: What `fit` returned, which evaluates on the devices that it trained on; or what
+            `load` returned, or a model directory as `load` takes it, for this machine's CPU.
+        data: Examples in any form that `fit` takes, or a dataset's place, of which the test split.
+
+    Raises:
+        InputError: The data is not like that of the training.
+    """
+    try:
+        figures: dict[str, float] = _trained(model).evaluate(data)
+    except Exception as error:
+        _raise_told(error)
+    return figures
+
+
+def predict(model: "Result | RestoredModel | str", data: Any) -> dict[str, Any]:
+    """Return what a trained model says of each example, NumPy arrays by name.
+
+    Arguments and errors are those of `evaluate`, but `data` is features alone, or a Dataset, whose
+    targets are left out. See Result for the names.
+    """
+    trained = _trained(model)
+    one = trained.predict_all if hasattr(trained, "predict_all") else trained.predict
+    from tpu_training.loop.evaluation import predict_given
+
+    try:
+        return predict_given(one, data)
+    except Exception as error:
+        _raise_told(error)
+
+
+def _trained(model: Any) -> Any:
+    """Return `model`, loaded if it is a directory."""
+    if isinstance(model, str):
+        return load(model)
+    if not hasattr(model, "evaluate") or hasattr(model, "trainable_variables"):
+        raise errors.InputError(
+            f"model is a {type(model).__name__}; expected what fit or load returned, or a model "
+            "directory"
+        )
+    return model
+
+
 def export(
     model_dir: str,
     output: str,

@@ -90,6 +90,36 @@ def test_float_features_train_without_a_test_split(
         loaded.predict(TABLE[:, :4])
 
 
+def test_more_examples_are_evaluated_and_predicted_exactly(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: cluster)
+    held = (TABLE[:21], CLASSES[:21])
+    given: dict[str, Any] = {**SIZES, "model_dir": str(tmp_path), "ema_decay": 0.9}
+    result = tpu_training.fit(linear, data=(TABLE, CLASSES), test=held, **given)
+    measured = {name: result.metrics[f"test_{name}"] for name in ("loss", "accuracy")}
+    loaded = tpu_training.load(str(tmp_path), model=linear)
+    rows = tf.data.Dataset.from_tensor_slices(held)
+    for model in (result, loaded):
+        for examples in (held, rows.batch(4)):
+            assert tpu_training.evaluate(model, examples) == pytest.approx(measured, rel=1e-6)
+    expected = result.predict(TABLE)["probabilities"]
+    for found in (
+        tpu_training.predict(result, rows)["probabilities"],
+        tpu_training.predict(loaded, TABLE[:21])["probabilities"],
+    ):
+        np.testing.assert_allclose(found, expected[:21], rtol=1e-5)
+    wide = "float32 of the shape (4,) with class, but the model was trained with features float32"
+    with pytest.raises(InputError, match=re.escape(wide)):
+        tpu_training.evaluate(result, (TABLE[:, :4], CLASSES))
+    with pytest.raises(InputError, match="a class other than 0 to 1"):
+        tpu_training.evaluate(loaded, (TABLE, CLASSES + 1))
+    with pytest.raises(InputError, match="model is a tuple; expected what fit or load returned"):
+        tpu_training.predict(held, TABLE)  # type: ignore[arg-type]
+
+
 def small_keras_model(params: Any, spec: Any, seed: int) -> Any:
     import keras
 

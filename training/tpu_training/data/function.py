@@ -261,8 +261,8 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
     for split, other in forms.items():
         if other != form:
             raise DataError(
-                f"{function.place}: split {split} yields {_in_words(other[1])}, split "
-                f"{manifest.TRAIN} {_in_words(spec)}"
+                f"{function.place}: split {split} yields {in_words(other[1])}, split "
+                f"{manifest.TRAIN} {in_words(spec)}"
             )
     counts: dict[str, int] = {}
     highest = -1, -1
@@ -373,7 +373,8 @@ def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], plac
     raise DataError(f"{place} yields targets of {given}, expected {_TARGETS}")
 
 
-def _in_words(spec: specs.DataSpec) -> str:
+def in_words(spec: specs.DataSpec) -> str:
+    """Return what an example of `spec` has, for messages."""
     features = spec.features(lambda shape, dtype: f"{dtype} of the shape {shape}")
     width = f"{spec.classes} " if spec.targets in (specs.LABELS, specs.NUMBERS) else ""
     return f"features {features} with {width}{spec.targets}"
@@ -438,7 +439,7 @@ def source_of(
     if live.encoding == manifest.ARRAY and texts is None:
         raise DataError(
             f"{function.place}: files hold bytes (height, width[, channels]), token ids (length,) "
-            f"and texts, but this has {_in_words(live.spec)}; pass it to the training itself"
+            f"and texts, but this has {in_words(live.spec)}; pass it to the training itself"
         )
 
     def examples(split: str) -> source.Examples:

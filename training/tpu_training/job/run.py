@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -28,7 +29,12 @@ from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
-from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
+from tpu_training.loop.evaluation import (
+    Evaluation,
+    create_evaluation,
+    create_prediction,
+    evaluate_given,
+)
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
@@ -253,9 +259,12 @@ class Trainer:
         if state.average:
             with cluster.on_loop_device():
                 state.average.swap()  # Training is over: the model keeps its averaged weights.
-        predict = create_prediction(cluster, job.params, state, self._spec)
+        made = (cluster, job.params, state, self._spec)
+        evaluate = functools.partial(evaluate_given, *made)
         history = self._monitor.history.rows
-        return Result(summary, values, history, state.model, job.model_dir, predict)
+        return Result(
+            summary, values, history, state.model, job.model_dir, create_prediction(*made), evaluate
+        )
 
 
 class LeaseCheck(Callback):

@@ -44,8 +44,30 @@ Tables = dict[str, list[Any]]
 Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-@dataclass(frozen=True)
-class TrainState:
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """A model with its task: what an evaluation and a prediction need.
+
+    `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
+    `losses` and `prepare` are the task's, and `evaluated` counts its metrics; see models/spec.py.
+    """
+
+    model: tf.Module
+    losses: Losses
+    forward: Callable[..., tf.Tensor]
+    task: Task
+    prepare: Prepare
+    evaluated: Tally
+    average: WeightAverage | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it has losses: a task with a step of its own may have none."""
+        return self.losses is not _no_losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainState(ModelState):
     """The variables of a training job, mirrored over the cluster's replicas.
 
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
@@ -53,32 +75,18 @@ class TrainState:
     mixes examples.
     `parts` has the places of those of each part of the model with a loss and an optimizer of its
     own, or of all under "".
-    `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
-    `losses`, `own_step` and `prepare` are the task's, and `counted` and `evaluated` count its
-    metrics in training and in evaluations; see models/spec.py.
+    `own_step` is the task's, and `counted` counts the metrics in training.
     """
 
-    model: tf.Module
     optimizer: optimizers.Optimizer
     step: tf.Variable
-    losses: Losses
-    forward: Callable[..., tf.Tensor]
-    task: Task
-    prepare: Prepare
     counted: Tally
-    evaluated: Tally
     variables: Sequence[tf.Variable]
     paths: Sequence[str]
     parts: Mapping[str, Sequence[int]]
     frozen: frozenset[int] = frozenset()
-    average: WeightAverage | None = None
     mix: Mix | None = None
     own_step: Step | None = None
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether it has losses: a task with a step of its own may have none."""
-        return self.losses is not _no_losses
 
 
 def _no_losses(outputs: Any, targets: Any, params: Any) -> Any:
@@ -122,44 +130,59 @@ def create_train_state(
             name="step",
         )
     if isinstance(model, KerasModule):
-        task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
         model.freeze(chosen.frozen)
-    losses = definition.losses or task.losses
+    answers = create_model_state(definition, model, task, data_spec)
+    task = answers.task
     own_step = task.step and models.checked_step(
         graph.with_autograph(task.step), task.step, task.optimizers
     )
     mix = create_mix(params, data_spec)
-    if not (losses or own_step):
-        raise errors.InputError(f"the task {task.name} has neither losses nor a step; give it one")
     if own_step and mix:
         raise errors.InputError(
             f"the task {task.name} has a step of its own, in which --mixup and --cutmix change "
             "nothing; mix the examples there"
         )
+    return TrainState(
+        **{**vars(answers), "average": average},
+        optimizer=optimizer,
+        step=step,
+        counted=StepTally() if own_step else create_tally(task, data_spec, spec, training=True),
+        variables=chosen.trained,
+        paths=chosen.paths,
+        parts=parts,
+        frozen=chosen.frozen,
+        mix=mix,
+        own_step=own_step,
+    )
+
+
+def create_model_state(
+    definition: ModelDefinition, model: tf.Module, task: Task, data_spec: DataSpec
+) -> ModelState:
+    """Return what `model` answers, for examples of `data_spec`; call outside of a scope.
+
+    Raises:
+        InputError: The task, or what the model was compiled with, does not fit.
+    """
+    spec = task.model_spec(data_spec)
+    if isinstance(model, KerasModule):
+        task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
+    losses = definition.losses or task.losses
+    if not (losses or task.step):
+        raise errors.InputError(f"the task {task.name} has neither losses nor a step; give it one")
     forward = model
     if definition.own and not isinstance(model, KerasModule):
         forward = models.checked_forward(graph.with_autograph(model), model, spec)
     if losses and ((definition.losses and definition.own) or task.own):
         losses = models.checked_losses(graph.with_autograph(losses), losses)
-    return TrainState(
-        model,
-        optimizer,
-        step,
-        losses or _no_losses,
-        forward,
-        task,
-        task.prepare(data_spec)
-        if task.prepare
-        else lambda features, targets, _: (features, targets),
-        StepTally() if task.step else create_tally(task, data_spec, spec, training=True),
-        create_tally(task, data_spec, spec, training=False),
-        chosen.trained,
-        chosen.paths,
-        parts,
-        chosen.frozen,
-        average,
-        mix,
-        own_step,
+    prepare = task.prepare or (lambda spec: lambda features, targets, _: (features, targets))
+    return ModelState(
+        model=model,
+        losses=losses or _no_losses,
+        forward=forward,
+        task=task,
+        prepare=prepare(data_spec),
+        evaluated=create_tally(task, data_spec, spec, training=False),
     )
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from tpu_training.checkpoints import model_description, reader
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, files, pipeline
 from tpu_training.data.manifest import FILE_NAME
-from tpu_training.loop.evaluation import features_of
+from tpu_training.loop import evaluation
+from tpu_training.loop.state import ModelState, create_model_state
 from tpu_training.models import model, registry
 from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, DataSpec, Task
@@ -40,6 +42,7 @@ class RestoredModel:
     """A model with the weights of `checkpoint`, written after `step` steps."""
 
     module: tf.Module
+    definition: registry.ModelDefinition
     task: Task
     description: model_description.ModelDescription
     params: Params
@@ -68,8 +71,25 @@ class RestoredModel:
         Raises InputError for arrays that are not like the dataset's.
         """
         if not tf.is_tensor(features):
-            features = features_of(features, self.description.spec)
+            features = evaluation.features_of(features, self.description.spec)
         return dict(self.task.predictions(self.module(features, training=False)))
+
+    def evaluate(self, data: Any) -> dict[str, float]:
+        """Return loss and metrics over `data`; see tpu_training.evaluate."""
+        spec = self.description.spec
+        return evaluation.evaluate_given(this_machine(), self.params, self._state, spec, data)
+
+    def predict_all(self, features: Any) -> dict[str, Array]:
+        """Return what `predict` does as arrays, compiled and in batches; of any number of them."""
+        spec = self.description.spec
+        return evaluation.create_prediction(this_machine(), self.params, self._state, spec)(
+            features
+        )
+
+    @cached_property
+    def _state(self) -> ModelState:
+        made = (self.definition, self.module, self.task, self.description.spec)
+        return create_model_state(*made)
 
 
 def restore_model(
@@ -101,7 +121,7 @@ def restore_model(
         raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
-    return RestoredModel(module, task, description, params, path, int(step.numpy()))
+    return RestoredModel(module, definition, task, description, params, path, int(step.numpy()))
 
 
 @dataclass(frozen=True)
