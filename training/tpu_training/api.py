@@ -42,7 +42,7 @@ def fit(
     params: Params | Mapping[str, Any] | None = None,
     optimizer: Any = None,
     loss: Any = None,
-    metrics: Sequence[Any] = (),
+    metrics: Sequence[Any] | Mapping[str, Any] = (),
     mode: str = "train-and-evaluate",
     callbacks: Sequence[Callback] = (),
     tpu: str | None = None,
@@ -58,7 +58,9 @@ def fit(
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
         data: The directory or gs:// URL of a dataset, or the examples to train with: a
             tf.data.Dataset, a keras.utils.PyDataset, or (features, targets), where features are an
-            array of any shape or a dictionary of arrays. A dictionary of "train", "validation" and
+            array of any shape or a dictionary of arrays, and targets an array or, for a model with
+            several outputs, a dictionary of arrays. A third part weighs the loss of each example.
+            A dictionary of "train", "validation" and
             "test" gives all splits at once. Bytes, token ids and texts that come with a test split
             are written below `model_dir`, as by `write_data`.
         validation: Those that choose the best checkpoint, in one of these forms.
@@ -284,10 +286,13 @@ def _given_model(
 
 
 def _compiled(
-    definition: ModelDefinition, optimizer: Any, loss: Any, metrics: Sequence[Any]
+    definition: ModelDefinition,
+    optimizer: Any,
+    loss: Any,
+    metrics: Sequence[Any] | Mapping[str, Any],
 ) -> ModelDefinition:
     """Return `definition` with a Keras model that is compiled with what `fit` was given."""
-    given = {"optimizer": optimizer, "loss": loss, "metrics": [*metrics] or None}
+    given = {"optimizer": optimizer, "loss": loss, "metrics": metrics or None}
     given = {name: each for name, each in given.items() if each is not None}
     if not given:
         return definition
@@ -307,6 +312,9 @@ def _compiled(
         if model.compiled:
             had = getattr(model._compile_metrics, "_user_metrics", None)
             settings = {"optimizer": model.optimizer, "loss": model.loss, "metrics": had}
+            if loss is None:
+                weights = getattr(model._compile_loss, "_user_loss_weights", None)
+                settings["loss_weights"] = weights
         model.compile(**{**settings, **given})
         return model
 
@@ -366,6 +374,10 @@ def _data(
                 "pass arrays or Datasets for all of them, or none"
             )
         return data, None
+    if twice := sorted(set(more) & set(data if isinstance(data, Mapping) else ())):
+        raise errors.InputError(
+            f"{' and '.join(twice)}: data={{'{twice[0]}': …}} has such a split, too; pass it once"
+        )
     splits = {**(data if isinstance(data, Mapping) else {"train": data}), **more}
     if "train" not in splits or set(splits) - set(SPLITS):
         raise errors.InputError(

@@ -76,10 +76,12 @@ def kernel(result: tpu_training.Result) -> Any:
     return result.model.kernel.numpy()
 
 
-def test_float_features_train_without_a_test_split(
-    fit: Callable[..., tpu_training.Result], tmp_path: Path
+def test_float_features_train_without_a_test_split_which_is_told(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), **SIZES)
+    with caplog.at_level("INFO", "tpu_training"):
+        result = fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), **SIZES)
+    assert "the data has no test split" in caplog.text
     assert result.metrics["steps"] == 18
     assert not [name for name in result.metrics if name.startswith("test_")]
     found = result.predict(TABLE)["classes"]
@@ -368,16 +370,32 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
             function.look(data_set.given_function({"train": rows}), 0)
 
 
+def test_a_dataset_with_arrays_of_more_than_a_graph_holds_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import tensorflow as tf
+
+    from tpu_training.data import data_set
+
+    # What TensorFlow gives for 2.3 GB.
+    monkeypatch.setattr(tf.data.Dataset, "_as_serialized_graph", lambda _: tf.constant(b""))
+    with pytest.raises(DataError, match=r"data\['train'\]: its graph is larger than 2 GB"):
+        data_set.given_function({"train": dataset()})
+
+
 def test_what_is_no_data_is_told_before_anything_is_created(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
     for data, message in (
         ({"test": (TABLE, CLASSES)}, "data has 'test'; expected 'train'"),
         (3, r"data['train'] is a int; expected a tuple of features and targets"),
-        ((TABLE, CLASSES, CLASSES), r"data['train'] is a tuple of 3; expected a tuple of features"),
+        ((TABLE,), r"data['train'] is a tuple of 1; expected a tuple of features"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             fit(linear, data=data, model_dir=str(tmp_path), **SIZES)
+    both = {"train": (TABLE, CLASSES), "test": (TABLE, CLASSES)}
+    with pytest.raises(InputError, match=re.escape("test: data={'test': …} has such a split, too")):
+        fit(linear, data=both, test=(TABLE, CLASSES), model_dir=str(tmp_path))
     with pytest.raises(InputError, match="validation: data=somewhere names a dataset"):
         fit(linear, data="somewhere", validation=dataset(), model_dir=str(tmp_path))
 

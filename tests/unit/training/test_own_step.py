@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tpu_training
+from tests.unit.training import pages
 from tpu_training import Callback, InputError, LoopReport, Task
 
 if TYPE_CHECKING:
@@ -93,6 +94,18 @@ def test_a_contrastive_loss_over_8_replicas_is_that_of_the_whole_batch(
         assert mine["rows"] == 16
     np.testing.assert_allclose(eight.model.encoder.numpy(), one.model.encoder.numpy(), rtol=1e-4)
     assert not np.allclose(one.history[0]["loss"], one.history[-1]["loss"], rtol=1e-6)
+
+
+def test_the_pages_contrastive_example_learns(
+    one_device: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+    monkeypatch.chdir(tmp_path)
+    file, names = tmp_path / "contrast.py", dict[str, Any]()
+    file.write_text(pages.programs("models")["contrast.py"])
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    history = names["result"].history
+    assert history[-1]["loss"] < history[0]["loss"]
 
 
 def distil(model: Any, batch: Any, context: Any) -> Any:

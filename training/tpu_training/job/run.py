@@ -133,6 +133,8 @@ class Trainer:
                 f"the task {state.task.name} has no losses, so it can't evaluate the data's "
                 f"{' and '.join(splits)} split; give it losses, or train without"
             )
+        if job.trains and job.evaluates and not tests:
+            logger.info("evaluate: the data has no test split, so nothing is tested at the end")
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)

@@ -19,6 +19,7 @@ from tpu_training.loop.state import ModelState, Tables, averaged
 from tpu_training.loop.step import create_sums
 from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, MASK, TOKEN_CLASSES, DataSpec
+from tpu_training.models.step_context import split_weights
 
 # TensorFlow's words for a dataset that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
@@ -166,10 +167,11 @@ def create_replica_evaluation(params: Params, state: ModelState) -> ReplicaEvalu
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        inputs, targets = state.prepare(features, labels, False)
+        targets, given = split_weights(labels)
+        inputs, targets = state.prepare(features, targets, False)
         outputs = state.forward(inputs, training=False)
         losses = state.losses(outputs, targets, unsmoothed)
-        loss = tf.cast(tf.reduce_sum(losses * weights), state.evaluated.dtype)
+        loss = tf.cast(tf.reduce_sum(losses * given * weights), state.evaluated.dtype)
         examples = tf.reduce_sum(tf.cast(weights, tf.int64))
         numbers, counts = state.evaluated.count(outputs, targets, weights)
         return tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
@@ -243,7 +245,7 @@ def create_prediction(
 
     def replica(features: Any) -> dict[str, tf.Tensor]:
         examples = tf.nest.flatten(features)[0].shape[0]
-        targets = tf.zeros((examples, *spec.target_shape), spec.target_dtype)
+        targets = spec.target(lambda shape, dtype: tf.zeros((examples, *shape), dtype))
         inputs, _ = state.prepare(features, targets, False)
         return dict(state.task.predictions(state.forward(inputs, training=False)))
 

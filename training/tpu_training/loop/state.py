@@ -146,7 +146,9 @@ def create_train_state(
         **{**vars(answers), "average": average},
         optimizer=optimizer,
         step=step,
-        counted=StepTally() if own_step else create_tally(task, data_spec, spec, training=True),
+        counted=StepTally()
+        if own_step
+        else create_tally(task, data_spec, spec, answers.forward, training=True),
         variables=chosen.trained,
         paths=chosen.paths,
         parts=parts,
@@ -169,7 +171,11 @@ def create_model_state(
         task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
     losses = definition.losses or task.losses
     if not (losses or task.step):
-        raise errors.InputError(f"the task {task.name} has neither losses nor a step; give it one")
+        cure = "; give it one"
+        if data_spec.several:
+            names = ", ".join(f"'{name}': …" for name, *_ in data_spec.several)
+            cure = f": compile a Keras model with loss={{{names}}}, or pass task=Task(…)"
+        raise errors.InputError(f"the task {task.name} has neither losses nor a step{cure}")
     forward = model
     if definition.own and not isinstance(model, KerasModule):
         forward = models.checked_forward(graph.with_autograph(model), model, spec)
@@ -182,7 +188,7 @@ def create_model_state(
         forward=forward,
         task=task,
         prepare=prepare(data_spec),
-        evaluated=create_tally(task, data_spec, spec, training=False),
+        evaluated=create_tally(task, data_spec, spec, forward, training=False),
     )
 
 
@@ -289,22 +295,36 @@ class StepTally(Tally):
         return {name: float(total / numbers[0]) for name, total in pairs}, {}
 
 
-def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: bool) -> Tally:
+def create_tally(
+    task: Task,
+    spec: DataSpec,
+    model_spec: DataSpec,
+    forward: Callable[..., Any],
+    *,
+    training: bool,
+) -> Tally:
     """Return the tally of the task's metrics for examples of `spec`; traces each of them.
+
+    With several targets the model, `forward`, is traced, too: it alone knows its outputs.
 
     Raises:
         InputError: A metric of the user's own gives no sums; with its file and line.
     """
+    outputs = tf.TensorSpec((None, *model_spec.output_shape))
+    if spec.several:
+        examples = spec.features(lambda shape, dtype: tf.TensorSpec((2, *shape), dtype))
+        traced = tf.function(lambda each: forward(each, training=False), autograph=False)
+        outputs = traced.get_concrete_function(examples).structured_outputs
     if not task.own:
         metrics = [m for m in task.metrics(model_spec) if m.in_training or not training]
-        return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, model_spec, 2)])
+        return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, outputs, 2)])
     metrics = [
         dataclasses.replace(metric, sums=graph.with_autograph(metric.sums))
         for metric in models.checked_metrics(task, model_spec)
         if metric.in_training or not training
     ]
     # Two sizes of a batch show whether a metric gives sums, or something for each example.
-    few, more = (_trace(task, metrics, spec, model_spec, count) for count in (2, 3))
+    few, more = (_trace(task, metrics, spec, outputs, count) for count in (2, 3))
     originals = {metric.name: metric for metric in task.metrics(model_spec)}
     for metric, sums, others in zip(metrics, few, more, strict=True):
         models.check_sums(originals[metric.name], sums, others)
@@ -315,7 +335,7 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
 
 
 def _trace(
-    task: Task, metrics: Sequence[Metric], spec: DataSpec, model_spec: DataSpec, examples: int
+    task: Task, metrics: Sequence[Metric], spec: DataSpec, outputs: Any, examples: int
 ) -> list[tuple[Any, ...]]:
     """Return the symbolic sums of each metric for a batch of `examples`.
 
@@ -323,17 +343,14 @@ def _trace(
     """
     with tf.Graph().as_default():
         features = spec.features(lambda *each: _placeholder(examples, *each))
-        targets, outputs, weights = (
-            _placeholder(examples, shape, dtype)
-            for shape, dtype in (
-                (spec.target_shape, spec.target_dtype),
-                (model_spec.output_shape, "float32"),
-                ((), "float32"),
-            )
+        targets = spec.target(lambda *each: _placeholder(examples, *each))
+        made = tf.nest.map_structure(
+            lambda each: _placeholder(examples, tuple(each.shape[1:]), each.dtype), outputs
         )
+        weights = _placeholder(examples, (), "float32")
         if task.prepare:
             features, targets = task.prepare(spec)(features, targets, False)
-        return [_as_tuple(metric.sums(outputs, targets, weights)) for metric in metrics]
+        return [_as_tuple(metric.sums(made, targets, weights)) for metric in metrics]
 
 
 def _placeholder(examples: int, shape: tuple[int, ...], dtype: str) -> tf.Tensor:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tpu_training.loop.graph import repeat
 from tpu_training.loop.state import TrainState, derive_seed
 from tpu_training.models.params import Params
-from tpu_training.models.step_context import step_context, update_averages
+from tpu_training.models.step_context import split_weights, step_context, update_averages
 
 Tensors = Sequence[tf.Tensor]
 # number of a part -> its sums, gradients and statistics
@@ -162,13 +162,15 @@ def _create_part(
         begun = step_context(part_seed, state.frozen, replica.sum, **place)
         with begun as context, tf.GradientTape(persistent=len(state.parts) > 1) as tape:
             mine = tf.nest.map_structure(lambda each: each[part], features)
-            batch = state.prepare(mine, labels[part], True)
+            targets, weights = split_weights(tf.nest.map_structure(lambda x: x[part], labels))
+            batch = state.prepare(mine, targets, True)
             if state.own_step:
                 losses, outputs = state.own_step(state.model, batch, context)
                 targets = batch[1]
             else:
                 losses, outputs, targets = _losses(params, state, *batch)
             # Gradients are summed over parts and replicas: the mean is over the global batch.
+            losses = {name: each * weights for name, each in losses.items()}
             means = {
                 name: tf.reduce_sum(v) / params.global_batch_size for name, v in losses.items()
             }

@@ -12,6 +12,8 @@ from tpu_training.errors import InputError
 CLASS, LABELS, NUMBERS = "class", "labels", "numbers"
 TOKEN_CLASSES, MASK, NOTHING = "token_classes", "mask", "nothing"
 TARGETS = (CLASS, LABELS, NUMBERS, TOKEN_CLASSES, MASK, NOTHING)
+# Several targets by name, which no file holds.
+SEVERAL = "several"
 # The class of a token or pixel that is not counted.
 IGNORED = -1
 
@@ -32,6 +34,7 @@ class DataSpec:
         causal: Whether no output may depend on later tokens.
         inputs: The name, shape and type of each input, if the features are a dictionary of
             several; `shape` and `dtype` are empty then.
+        several: The same of each target, if the targets are a dictionary: `targets` is SEVERAL.
     """
 
     kind: str
@@ -43,12 +46,19 @@ class DataSpec:
     outputs: tuple[int, ...] = ()
     causal: bool = False
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    several: tuple[tuple[str, tuple[int, ...], str], ...] = ()
 
     def features(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
         """Return what `make` makes of the shape and type of the features, by name if several."""
         if self.inputs:
             return {name: make(shape, dtype) for name, shape, dtype in self.inputs}
         return make(self.shape, self.dtype)
+
+    def target(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return what `make` makes of the shape and type of the targets, by name if several."""
+        if self.several:
+            return {name: make(shape, dtype) for name, shape, dtype in self.several}
+        return make(self.target_shape, self.target_dtype)
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -145,6 +145,11 @@ def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
     return [total / replicas for total in totals]
 
 
+def split_weights(labels: Any) -> tuple[Any, Any]:
+    """Return targets and the weights of the examples, by which their losses are multiplied."""
+    return labels if isinstance(labels, tuple) else (labels, 1.0)
+
+
 def is_frozen(variable: tf.Variable) -> bool:
     """Return whether `variable` must keep its value in this step."""
     return id(variable) in _current().frozen
