@@ -163,7 +163,7 @@ def predict(model: "Result | RestoredModel | str", data: Any) -> dict[str, Any]:
     """Return what a trained model says of each example, NumPy arrays by name.
 
     Arguments and errors are those of `evaluate`, but `data` is features alone, or a Dataset, whose
-    targets are left out. See Result for the names.
+    targets are left out. What `fit` returned takes no dataset's place. See Result for the names.
     """
     trained = _trained(model)
     one = trained.predict_all if hasattr(trained, "predict_all") else trained.predict

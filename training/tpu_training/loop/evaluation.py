@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,6 +228,11 @@ def predict_given(predict: Predict, given: Any) -> dict[str, Any]:
     parts = [predict(each[0] if isinstance(each, tuple) else each) for each in batches]
     if not parts:
         raise InputError("data: is empty; there is nothing to predict")
+    return joined(parts)
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the predictions of all `parts`, in their order."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -267,7 +272,7 @@ def create_prediction(
             return tf.nest.map_structure(lambda each: each[begin : begin + size], filled)
 
         found = [_run(cluster, compiled, rows(at)) for at in range(0, count + missing, size)]
-        return {name: np.concatenate([p[name] for p in found])[:count] for name in found[0]}
+        return {name: values[:count] for name, values in joined(found).items()}
 
     return predict
 
