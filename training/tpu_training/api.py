@@ -57,12 +57,10 @@ def fit(
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
         data: The directory or gs:// URL of a dataset, or the examples to train with: a
-            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets), where features are an
-            array of any shape or a dictionary of arrays, and targets an array or, for a model with
-            several outputs, a dictionary of arrays. A third part weighs the loss of each example.
-            A dictionary of "train", "validation" and
-            "test" gives all splits at once. Bytes, token ids and texts that come with a test split
-            are written below `model_dir`, as by `write_data`.
+            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]), where
+            features and targets are arrays or dictionaries of arrays, and a weight multiplies an
+            example's loss. A dictionary of "train", "validation" and "test" gives all splits at
+            once. Bytes, token ids and texts with a test split are written below `model_dir`.
         validation: Those that choose the best checkpoint, in one of these forms.
         test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
