@@ -57,9 +57,9 @@ def fit(
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
         data: The directory or gs:// URL of a dataset, or the examples to train with: a
-            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]), where
-            features and targets are arrays or dictionaries of arrays, and a weight multiplies an
-            example's loss. A dictionary of "train", "validation" and "test" gives all splits at
+            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]). Features
+            and targets are arrays or dictionaries of arrays. A weight multiplies an example's
+            loss. A dictionary of "train", "validation" and "test" gives all splits at
             once. Bytes, token ids and texts with a test split are written below `model_dir`.
         validation: Those that choose the best checkpoint, in one of these forms.
         test: Those to evaluate with at the end.
@@ -158,7 +158,7 @@ def evaluate(model: "Result | RestoredModel | str", data: Any) -> dict[str, floa
 
 
 def predict(model: "Result | RestoredModel | str", data: Any) -> dict[str, Any]:
-    """Return what a trained model says of each example, NumPy arrays by name.
+    """Return the predictions of a trained model for each example, NumPy arrays by name.
 
     Arguments and errors are those of `evaluate`, but `data` is features alone, or a Dataset, whose
     targets are left out. What `fit` returned takes no dataset's place. See Result for the names.

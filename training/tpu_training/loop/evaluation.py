@@ -218,7 +218,7 @@ def evaluate_given(
 
 
 def predict_given(predict: Predict, given: Any) -> dict[str, Any]:
-    """Return what `predict` says of features, or of those in a tf.data.Dataset or a PyDataset."""
+    """Return the predictions for features, or for those in a tf.data.Dataset or a PyDataset."""
     if not (isinstance(given, tf.data.Dataset) or hasattr(given, "num_batches")):
         return predict(given)
     made = data_set.given_function({manifest.TRAIN: given}, shuffles=False)

@@ -86,7 +86,7 @@ def step_context(
 ) -> Iterator[StepContext]:
     """Provide the context of a step with `seed` that leaves the variables in `frozen` alone.
 
-    `place` has what else a StepContext says of the step and its replica.
+    `place` has the other attributes of the StepContext: the step and its replica.
     """
     _local.context = StepContext(seed, frozen, sum_all, **place)
     try:
