@@ -165,7 +165,8 @@ class Task:
         gives_classes: Whether the greatest output is the class of the example.
         step: A training step of one's own: maps the model, a replica's features and targets, and
             the context of the step (models/step_context.py) to the loss and to metrics by name.
-            Each is a number or one for each example; the mean over the global batch counts. With `optimizers`, the loss is a dictionary: the loss of each part.
+            Each is a number or one for each example; the mean over the global batch counts. With
+            `optimizers`, the loss is a dictionary: the loss of each part.
         optimizers: Parts of the model that have their own optimizer, such as a GAN's two, each with
             the parameters that it does not share with the job, such as {"learning_rate": 0.01}.
         own: Whether it is a user's, whose functions are checked and compiled by AutoGraph.
