@@ -6,7 +6,6 @@ Each imports what it needs when it runs: together these take seconds to load.
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -211,8 +210,7 @@ def _comes_later(one: Excerpt) -> bool:
 @click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
 @console.stack("The stack whose job to look at.")
 @console.as_json("account")
-@click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
-def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: str | None) -> None:
+def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
     Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is
@@ -224,9 +222,6 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
     from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
 
-    kind = Path(plot or "").suffix.removeprefix(".")
-    if plot and kind not in accounts.KINDS:
-        raise errors.UsageError(f"--plot={plot}: expected NAME.png or NAME.svg")
     ends: list[tuple[float, str]] = []
     if what and stack:
         where, ends = _job_of_queue(stack, what)
@@ -247,13 +242,6 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool, plot: st
         name = named(stack)
         estimate = cost.of_stack(stacks.load(name), name, catalog.Catalog())
         money = goodput.money_of(total, estimate)
-    if plot:
-        from tpu_training.errors import InputError
-
-        try:
-            Path(plot).write_bytes(accounts.draw(ledger, total, kind))
-        except (InputError, OSError) as error:
-            raise errors.TpustackError(f"--plot={plot}: {error}") from None
     if as_json:
         spent = money and money.to_dict()
         console.echo_json({**total.to_dict(), "cost": spent, "problems": ledger.problems})

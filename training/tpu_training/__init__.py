@@ -16,6 +16,8 @@ _HOMES = {
     "fit": "api",
     "export": "api",
     "load": "api",
+    "evaluate": "api",
+    "predict": "api",
     "write_data": "api",
     "Result": "job.job",
     "Task": "models.spec",

@@ -1,6 +1,8 @@
+from tpu_training.api import evaluate as evaluate
 from tpu_training.api import export as export
 from tpu_training.api import fit as fit
 from tpu_training.api import load as load
+from tpu_training.api import predict as predict
 from tpu_training.api import write_data as write_data
 from tpu_training.errors import InputError as InputError
 from tpu_training.errors import Interrupted as Interrupted

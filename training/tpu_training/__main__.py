@@ -33,7 +33,7 @@ _MODES = {
 # Commands, other than the modes, that load TensorFlow: the first one trains, the others leave the
 # TPU to a training.
 _TRAINING = "lr-range-test"
-_NO_TRAINING = ("compile", "data", "export", "predict")
+_NO_TRAINING = ("compile", "data", "export")
 # They take the parameters of train.
 _LIKE_JOBS = ("lr-range-test", "compile")
 _HELP_WIDTH = 80
@@ -167,7 +167,6 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     compile_command.add(modes)
     _add_lr_range_test(modes)
     commands.add_export(modes)
-    commands.add_predict(modes)
     commands.add_doctor(modes)
     params = describe_params(load_model(help_model).params)
     for mode in (*_MODES, *_LIKE_JOBS):

@@ -42,7 +42,7 @@ def fit(
     params: Params | Mapping[str, Any] | None = None,
     optimizer: Any = None,
     loss: Any = None,
-    metrics: Sequence[Any] = (),
+    metrics: Sequence[Any] | Mapping[str, Any] = (),
     mode: str = "train-and-evaluate",
     callbacks: Sequence[Callback] = (),
     tpu: str | None = None,
@@ -57,10 +57,10 @@ def fit(
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
         data: The directory or gs:// URL of a dataset, or the examples to train with: a
-            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets), where features are an
-            array of any shape or a dictionary of arrays. A dictionary of "train", "validation" and
-            "test" gives all splits at once. Bytes, token ids and texts that come with a test split
-            are written below `model_dir`, as by `write_data`.
+            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]). Features
+            and targets are arrays or dictionaries of arrays. A weight multiplies an example's
+            loss. A dictionary of "train", "validation" and "test" gives all splits at
+            once. Bytes, token ids and texts with a test split are written below `model_dir`.
         validation: Those that choose the best checkpoint, in one of these forms.
         test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
@@ -135,6 +135,54 @@ def load(
         return restore_model(model_dir, _given_model(model_dir, model, task, params), best)
     except Exception as error:
         _raise_told(error)
+
+
+def evaluate(model: "Result | RestoredModel | str", data: Any) -> dict[str, float]:
+    """Return the loss and the metrics of a trained model over `data`, by name.
+
+    Every example counts once, as in the evaluations of a training.
+
+    Args:
+        model: What `fit` returned, which evaluates on the devices that it trained on; or what
+            `load` returned, or a model directory as `load` takes it, for this machine's CPU.
+        data: Examples in any form that `fit` takes, or a dataset's place, of which the test split.
+
+    Raises:
+        InputError: The data is not like that of the training.
+    """
+    try:
+        figures: dict[str, float] = _trained(model).evaluate(data)
+    except Exception as error:
+        _raise_told(error)
+    return figures
+
+
+def predict(model: "Result | RestoredModel | str", data: Any) -> dict[str, Any]:
+    """Return the predictions of a trained model for each example, NumPy arrays by name.
+
+    Arguments and errors are those of `evaluate`, but `data` is features alone, or a Dataset, whose
+    targets are left out. What `fit` returned takes no dataset's place. See Result for the names.
+    """
+    trained = _trained(model)
+    one = trained.predict_all if hasattr(trained, "predict_all") else trained.predict
+    from tpu_training.loop.evaluation import predict_given
+
+    try:
+        return predict_given(one, data)
+    except Exception as error:
+        _raise_told(error)
+
+
+def _trained(model: Any) -> Any:
+    """Return `model`, loaded if it is a directory."""
+    if isinstance(model, str):
+        return load(model)
+    if not hasattr(model, "evaluate") or hasattr(model, "trainable_variables"):
+        raise errors.InputError(
+            f"model is a {type(model).__name__}; expected what fit or load returned, or a model "
+            "directory"
+        )
+    return model
 
 
 def export(
@@ -236,10 +284,13 @@ def _given_model(
 
 
 def _compiled(
-    definition: ModelDefinition, optimizer: Any, loss: Any, metrics: Sequence[Any]
+    definition: ModelDefinition,
+    optimizer: Any,
+    loss: Any,
+    metrics: Sequence[Any] | Mapping[str, Any],
 ) -> ModelDefinition:
     """Return `definition` with a Keras model that is compiled with what `fit` was given."""
-    given = {"optimizer": optimizer, "loss": loss, "metrics": [*metrics] or None}
+    given = {"optimizer": optimizer, "loss": loss, "metrics": metrics or None}
     given = {name: each for name, each in given.items() if each is not None}
     if not given:
         return definition
@@ -259,6 +310,9 @@ def _compiled(
         if model.compiled:
             had = getattr(model._compile_metrics, "_user_metrics", None)
             settings = {"optimizer": model.optimizer, "loss": model.loss, "metrics": had}
+            if loss is None:
+                weights = getattr(model._compile_loss, "_user_loss_weights", None)
+                settings["loss_weights"] = weights
         model.compile(**{**settings, **given})
         return model
 
@@ -318,6 +372,10 @@ def _data(
                 "pass arrays or Datasets for all of them, or none"
             )
         return data, None
+    if twice := sorted(set(more) & set(data if isinstance(data, Mapping) else ())):
+        raise errors.InputError(
+            f"{' and '.join(twice)}: data={{'{twice[0]}': …}} has such a split, too; pass it once"
+        )
     splits = {**(data if isinstance(data, Mapping) else {"train": data}), **more}
     if "train" not in splits or set(splits) - set(SPLITS):
         raise errors.InputError(

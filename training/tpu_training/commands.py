@@ -268,39 +268,3 @@ def _export(known: argparse.Namespace) -> int:
     )
     print(f"export finished {line}", flush=True)
     return 0
-
-
-def add_predict(modes: Any) -> None:
-    """Add the parser."""
-    parser = add_command(
-        modes,
-        "predict",
-        _build_predict,
-        help="predict a dataset or image files with a SavedModel",
-        description="Predict a dataset's test split or image files, and write classes and "
-        "probabilities as JSON lines.",
-    )
-    option = parser.add_argument
-    option("--saved-model", required=True, help="directory that `tpu-training export` wrote")
-    option(
-        "--input",
-        required=True,
-        nargs="+",
-        help="a dataset's directory, or image files and folders",
-    )
-    option("--output", required=True, help="file NAME.jsonl to write")
-
-
-def _build_predict(known: argparse.Namespace) -> Command:
-    if not known.output.endswith(".jsonl"):
-        raise errors.InputError(f"--output={known.output}: expected NAME.jsonl, for JSON lines")
-    return partial(_predict, known.saved_model, known.input, known.output)
-
-
-def _predict(saved_model: str, inputs: Sequence[str], output: str) -> int:
-    from tpu_training.serving.model import Predictor, predict_to_file
-
-    examples, accuracy = predict_to_file(Predictor(saved_model), inputs, output)
-    right = "" if accuracy is None else f" accuracy={accuracy:.4f}"
-    print(f"predict finished examples={examples}{right} output={output}", flush=True)
-    return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -91,34 +90,6 @@ def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_wrong_input(run: Run, tmp_path: Path) -> None:
     done = run("goodput", str(tmp_path / "nosuch"))
     assert (done.code, "nosuch is not a folder" in done.err) == (2, True)
-
-
-def test_a_picture_of_another_kind_is_refused(run: Run, tmp_path: Path) -> None:
-    done = run("goodput", str(tmp_path), "--json", "--plot", "x.gif")
-    assert (done.code, done.out) == (2, "")
-    assert "--plot=x.gif: expected NAME.png or NAME.svg" in done.err
-
-
-def test_a_picture_is_drawn(run: Run, model: Path, tmp_path: Path) -> None:
-    assert run("goodput", str(model), "--plot", str(tmp_path / "a.png")).code == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_the_command_says_what_to_install(
-    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = run("goodput", str(model), "--plot", str(tmp_path / "a.png"))
-    assert done.code == 1
-    assert "drawing the picture needs matplotlib: pip install" in done.err
-    assert not (tmp_path / "a.png").exists()
-
-
-def test_a_picture_that_can_not_be_written_is_one_message(
-    run: Run, model: Path, tmp_path: Path
-) -> None:
-    done = run("goodput", str(model), "--plot", str(tmp_path / "missing" / "a.png"))
-    assert (done.code, "No such file or directory" in done.err) == (1, True)
 
 
 @pytest.fixture

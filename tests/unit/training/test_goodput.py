@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tpu_training.errors import InputError
-from tpu_training.goodput.account import KINDS, STATES, Account, account, draw, timeline
+from tpu_training.goodput.account import STATES, Account, account, timeline
 from tpu_training.goodput.ledger import (
     FINISHED,
     PARTS,
@@ -243,31 +242,3 @@ def test_what_is_of_another_format_is_garbage(other: object) -> None:
         assert parse_entry(text) or parse_tpus(text)
         changed = json.dumps(content | {"format": other})
         assert (parse_entry(changed), parse_tpus(changed)) == (None, None)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_picture_of_the_same_ledger_is_the_same(kind: str) -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(by_chance(random.Random(7)))
-    picture = draw(ledger, account(ledger), kind)
-    assert picture == draw(ledger, account(ledger), kind)
-    if kind == "svg":
-        text = picture.decode()
-        assert "badput by cause" in text
-        assert "TPU away" in text
-
-
-def test_the_picture_marks_what_happened_from_outside_while_the_job_ran() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(by_chance(random.Random(7)))
-    total = account(ledger)
-    plain, begin = draw(ledger, total, "svg"), timeline(ledger)[0].begin
-    assert draw(ledger, total, "svg", [begin - 1.0]) == draw(ledger, total, "svg", [0.0])
-    assert draw(ledger, total, "svg", [begin + 1.0]) != plain
-
-
-def test_a_picture_of_no_time_at_all_is_refused() -> None:
-    pytest.importorskip("matplotlib", reason="an optional library")
-    ledger = read(files(entry(0.0, 0, 0, duration=0.0)))
-    with pytest.raises(InputError, match="no time has passed yet"):
-        draw(ledger, account(ledger), "png")

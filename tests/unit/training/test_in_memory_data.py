@@ -76,10 +76,12 @@ def kernel(result: tpu_training.Result) -> Any:
     return result.model.kernel.numpy()
 
 
-def test_float_features_train_without_a_test_split(
-    fit: Callable[..., tpu_training.Result], tmp_path: Path
+def test_float_features_train_without_a_test_split_which_is_told(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), **SIZES)
+    with caplog.at_level("INFO", "tpu_training"):
+        result = fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), **SIZES)
+    assert "the data has no test split" in caplog.text
     assert result.metrics["steps"] == 18
     assert not [name for name in result.metrics if name.startswith("test_")]
     found = result.predict(TABLE)["classes"]
@@ -88,6 +90,36 @@ def test_float_features_train_without_a_test_split(
     np.testing.assert_array_equal(loaded.predict(TABLE)["classes"], found)
     with pytest.raises(InputError, match=re.escape("features: float32 of the shape (48, 4), exp")):
         loaded.predict(TABLE[:, :4])
+
+
+def test_more_examples_are_evaluated_and_predicted_exactly(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: cluster)
+    held = (TABLE[:21], CLASSES[:21])
+    given: dict[str, Any] = {**SIZES, "model_dir": str(tmp_path), "ema_decay": 0.9}
+    result = tpu_training.fit(linear, data=(TABLE, CLASSES), test=held, **given)
+    measured = {name: result.metrics[f"test_{name}"] for name in ("loss", "accuracy")}
+    loaded = tpu_training.load(str(tmp_path), model=linear)
+    rows = tf.data.Dataset.from_tensor_slices(held)
+    for model in (result, loaded):
+        for examples in (held, rows.batch(4)):
+            assert tpu_training.evaluate(model, examples) == pytest.approx(measured, rel=1e-6)
+    expected = result.predict(TABLE)["probabilities"]
+    for found in (
+        tpu_training.predict(result, rows)["probabilities"],
+        tpu_training.predict(loaded, TABLE[:21])["probabilities"],
+    ):
+        np.testing.assert_allclose(found, expected[:21], rtol=1e-5)
+    wide = "float32 of the shape (4,) with class, but the model was trained with features float32"
+    with pytest.raises(InputError, match=re.escape(wide)):
+        tpu_training.evaluate(result, (TABLE[:, :4], CLASSES))
+    with pytest.raises(InputError, match="a class other than 0 to 1"):
+        tpu_training.evaluate(loaded, (TABLE, CLASSES + 1))
+    with pytest.raises(InputError, match="model is a tuple; expected what fit or load returned"):
+        tpu_training.predict(held, TABLE)  # type: ignore[arg-type]
 
 
 def small_keras_model(params: Any, spec: Any, seed: int) -> Any:
@@ -338,16 +370,32 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
             function.look(data_set.given_function({"train": rows}), 0)
 
 
+def test_a_dataset_with_arrays_of_more_than_a_graph_holds_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import tensorflow as tf
+
+    from tpu_training.data import data_set
+
+    # What TensorFlow gives for 2.3 GB.
+    monkeypatch.setattr(tf.data.Dataset, "_as_serialized_graph", lambda _: tf.constant(b""))
+    with pytest.raises(DataError, match=r"data\['train'\]: its graph is larger than 2 GB"):
+        data_set.given_function({"train": dataset()})
+
+
 def test_what_is_no_data_is_told_before_anything_is_created(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
     for data, message in (
         ({"test": (TABLE, CLASSES)}, "data has 'test'; expected 'train'"),
         (3, r"data['train'] is a int; expected a tuple of features and targets"),
-        ((TABLE, CLASSES, CLASSES), r"data['train'] is a tuple of 3; expected a tuple of features"),
+        ((TABLE,), r"data['train'] is a tuple of 1; expected a tuple of features"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             fit(linear, data=data, model_dir=str(tmp_path), **SIZES)
+    both = {"train": (TABLE, CLASSES), "test": (TABLE, CLASSES)}
+    with pytest.raises(InputError, match=re.escape("test: data={'test': …} has such a split, too")):
+        fit(linear, data=both, test=(TABLE, CLASSES), model_dir=str(tmp_path))
     with pytest.raises(InputError, match="validation: data=somewhere names a dataset"):
         fit(linear, data="somewhere", validation=dataset(), model_dir=str(tmp_path))
 

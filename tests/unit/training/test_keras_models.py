@@ -292,13 +292,15 @@ def test_a_job_resumes_to_the_bit(
 
 
 def test_an_exported_model_answers_as_the_keras_model_does(followed: Path) -> None:
-    from tpu_training.serving.model import Predictor, restore_model
+    from tpu_training.serving.model import restore_model
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(followed)
         model = restore_model("results").module.keras()
     features = np.random.default_rng(1).integers(0, 256, (5, 28, 28, 1)).astype(np.uint8)
-    served = Predictor(str(followed / "exported")).predict(features)
+    (exported,) = (followed / "exported").iterdir()
+    signatures = tf.saved_model.load(str(exported)).signatures
+    served = signatures["serving_default"](images=tf.constant(features))
     probabilities = np.asarray(model(features.astype(np.float32), training=False))
     np.testing.assert_allclose(served["probabilities"], probabilities, rtol=1e-4)
 

@@ -36,7 +36,6 @@ NEEDING = [
     ["lr-range-test", "--no-plot", *JOB],
     ["data", "inspect", "--data=d"],
     ["export", "--model-dir=m", "--output=o"],
-    ["predict", "--saved-model=s", "--input=d", "--output=p.jsonl"],
 ]
 NOT_NEEDING = [["--help"], ["train", "--help"], ["--version"]]
 

@@ -108,7 +108,7 @@ def test_before_tensorflow_is_imported_it_is_told_of_the_plug_in_or_kept_from_it
     assert seen_by_own_model(tmp_path, monkeypatch, machine, library, *arguments) == expected
 
 
-@pytest.mark.parametrize("command", ["compile", "data", "export", "predict"])
+@pytest.mark.parametrize("command", ["compile", "data", "export"])
 def test_a_command_that_does_not_train_leaves_the_tpu_to_the_training(
     monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

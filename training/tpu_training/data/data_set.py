@@ -186,32 +186,36 @@ _Rows = Callable[[bool, Any], tf.data.Dataset]
 def _given(value: Any, path: str) -> _Rows:
     if isinstance(value, tf.data.Dataset):
         return _of_dataset(value, path)
-    if isinstance(value, tuple) and len(value) == 2:
-        return _of_arrays(*value, path)
+    if isinstance(value, tuple) and (len(value) == 2 or (len(value) == 3 and value[1] is not None)):
+        return _of_arrays(value, path)
     if hasattr(value, "__getitem__") and hasattr(value, "num_batches"):
         return _of_dataset(_batches(value, path), path)
     size = f" of {len(value)}" if isinstance(value, tuple) else ""
     raise DataError(
-        f"{path} is a {type(value).__name__}{size}; expected a tuple of features and targets, a "
-        "tf.data.Dataset or a keras.utils.PyDataset"
+        f"{path} is a {type(value).__name__}{size}; expected a tuple of features and targets, with "
+        "weights if you like, a tf.data.Dataset or a keras.utils.PyDataset"
     )
 
 
-def _of_arrays(features: Any, targets: Any, path: str) -> _Rows:
+def _of_arrays(given: Sequence[Any], path: str) -> _Rows:
     """Return examples of arrays in memory, in another order in each epoch."""
-    leaves = {"features": features} if not isinstance(features, Mapping) else dict(features)
-    prefix = "features/" if isinstance(features, Mapping) else ""
-    named = {f"{prefix}{name}": value for name, value in leaves.items()}
-    if targets is not None:
-        named["targets"] = targets
-    arrays = {name: _tensor(value, f"{path}: {name}") for name, value in named.items()}
-    lengths = {name: int(value.shape[0]) for name, value in arrays.items()}
+    lengths: dict[str, int] = {}
+
+    def tensor(values: Any, name: str) -> tf.Tensor:
+        made = _tensor(values, f"{path}: {name}")
+        lengths[name] = int(made.shape[0])
+        return made
+
+    def leaves(values: Any, name: str) -> Any:
+        if not isinstance(values, Mapping):
+            return tensor(values, name)
+        return {key: tensor(each, f"{name}/{key}") for key, each in values.items()}
+
+    named = zip(given, ("features", "targets", "weights"), strict=False)
+    parts = tuple(leaves(values, name) for values, name in named if values is not None)
     if len(set(lengths.values())) > 1 or not all(lengths.values()):
         told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise DataError(f"{path}: expected the same number of examples in each, but {told}")
-    given: Any = {name: arrays[f"{prefix}{name}"] for name in leaves}
-    given = given if prefix else given["features"]
-    parts = (given,) if targets is None else (given, arrays["targets"])
     count = next(iter(lengths.values()))
 
     def rows(shuffles: bool, seed: Any) -> tf.data.Dataset:
@@ -286,7 +290,12 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
         ) from error
     if count == tf.data.INFINITE_CARDINALITY:
         raise DataError(f"{path} never ends; remove repeat(), because it is read in epochs")
-    (end,) = (node for node in graph.node if node.op == "_Retval")
+    end = next((node for node in graph.node if node.op == "_Retval"), None)
+    if end is None:
+        raise DataError(
+            f"{path}: its graph is larger than 2 GB, which no graph may be, because "
+            "from_tensor_slices() puts its arrays in there; pass the arrays themselves"
+        )
     whole, seeds = f"{_source(end.input[0])}:0", _seeds(graph, path)
     batched = _is_batched(given.element_spec, graph, end)
     graph.node.remove(end)

@@ -44,6 +44,8 @@ _TARGETS = (
     "token or pixel"
 )
 _BATCH = 1024
+# Features, targets and weight.
+_WEIGHTED = 3
 
 logger = logging.getLogger(__name__)
 
@@ -112,12 +114,15 @@ class LiveFunction:
         encoding: How its features would be stored in files, which is how they are read.
         spec: The examples; height and width are 0 for images' files.
         examples: Their number in each split, which every epoch must have.
+        weighted: Whether examples have a weight, by which their loss is multiplied. The targets
+            are a pair then, targets and weight.
     """
 
     function: DataFunction
     encoding: str
     spec: specs.DataSpec
     examples: Mapping[str, int]
+    weighted: bool = False
 
     def epoch(self, split: str, seed: int, epoch: int | tf.Tensor) -> tf.data.Dataset:
         """Return features and targets of one epoch of `split`, as a dataset's files give them."""
@@ -131,10 +136,14 @@ class LiveFunction:
         return checked.apply(tf.data.experimental.assert_cardinality(self.examples[split]))
 
     def _checked(self, *example: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        features = self._features(example[0])
-        if self.spec.targets == specs.NOTHING:
-            return features, tf.zeros((), tf.int32)
-        return features, self._targets(example[1])
+        features, targets = self._features(example[0]), tf.zeros((), tf.int32)
+        if self.spec.targets != specs.NOTHING:
+            targets = self._targets(example[1])
+        if not self.weighted:
+            return features, targets
+        # Other splits than that to train with may have none.
+        weight = example[2] if len(example) == _WEIGHTED else 1.0
+        return features, (targets, _leaf(weight, tf.TensorSpec(()), "weights"))
 
     def _features(self, features: Any) -> Any:
         if self.encoding == manifest.ARRAY:
@@ -147,8 +156,11 @@ class LiveFunction:
         ids = tf.ensure_shape(tf.cast(features, tf.int32), self.spec.shape)
         return _within(ids, 0, self.spec.vocabulary - 1, "token id")
 
-    def _targets(self, values: tf.Tensor) -> tf.Tensor:
+    def _targets(self, values: Any) -> Any:
         spec = self.spec
+        if spec.several:
+            forms = spec.target(tf.TensorSpec)
+            return {name: _leaf(values[name], forms[name], f"targets/{name}") for name in forms}
         targets = tf.cast(values, spec.target_dtype)
         if spec.targets == specs.NUMBERS:
             expected = tf.TensorSpec(spec.target_shape, spec.target_dtype)
@@ -257,12 +269,12 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
         raise DataError(f"{function.place}: returned None for the split {manifest.TRAIN}")
     # One example of each split tells the form; that the others have it is checked as they are read.
     forms = {split: _form(part, f"{function.place}: split {split}") for split, part in rows.items()}
-    form = encoding, spec = forms[manifest.TRAIN]
+    encoding, spec, weighted = forms[manifest.TRAIN]
     for split, other in forms.items():
-        if other != form:
+        if other[:2] != (encoding, spec):
             raise DataError(
-                f"{function.place}: split {split} yields {_in_words(other[1])}, split "
-                f"{manifest.TRAIN} {_in_words(spec)}"
+                f"{function.place}: split {split} yields {in_words(other[1])}, split "
+                f"{manifest.TRAIN} {in_words(spec)}"
             )
     counts: dict[str, int] = {}
     highest = -1, -1
@@ -278,11 +290,13 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
         )
     vocabulary = 1 + highest[1] if encoding == manifest.TOKENS else 0
     spec = dataclasses.replace(spec, classes=classes, vocabulary=vocabulary)
-    return LiveFunction(function, encoding, spec, counts)
+    return LiveFunction(function, encoding, spec, counts, weighted)
 
 
-def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec]:
-    """Return how features are stored, and the spec, of which one example tells all but ranges.
+def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec, bool]:
+    """Return how features are stored, the spec, and whether examples have a weight.
+
+    One example tells all of the spec but ranges.
 
     `classes` is the number of labels or numbers, 0 where a class is learned.
 
@@ -299,11 +313,16 @@ def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec]:
     if first is None:
         raise DataError(f"{place} is empty")
     parts = first if isinstance(first, tuple) else (first,)
-    if len(parts) > 2 or not all(isinstance(part, tf.Tensor) for part in parts[1:]):
+    if len(parts) > _WEIGHTED or not all(
+        isinstance(part, tf.Tensor | Mapping) for part in parts[1:]
+    ):
         raise DataError(
-            f"{place} yields {type(first).__name__} of {len(parts)}, expected a pair of tensors, "
-            "features and targets"
+            f"{place} yields {type(first).__name__} of {len(parts)}, expected a pair, features and "
+            "targets, or with a weight three; features and targets may be dictionaries"
         )
+    weighted = len(parts) == _WEIGHTED
+    if weighted and (isinstance(parts[2], Mapping) or parts[2].shape.rank):
+        raise DataError(f"{place} yields weights that are not one number for each example")
     encoding, dtype = manifest.ARRAY, ""
     shape: tuple[int, ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
@@ -316,11 +335,20 @@ def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec]:
         encoding, shape = _encoding(parts[0], place)
         if encoding == manifest.ARRAY:
             shape, dtype = _array(parts[0], "features", place)
-    targets = _target_kind(parts[1], encoding, shape, place) if len(parts) == 2 else specs.NOTHING
+    targets = specs.NOTHING
+    several: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    if len(parts) > 1 and isinstance(parts[1], Mapping):
+        leaves = sorted(parts[1].items())
+        targets = specs.SEVERAL
+        several = tuple((name, *_array(x, f"targets/{name}", place)) for name, x in leaves)
+    elif len(parts) > 1:
+        targets = _target_kind(parts[1], encoding, shape, place)
     width = int(tf.size(parts[1])) if targets in (specs.LABELS, specs.NUMBERS) else 0
     if encoding != manifest.ARRAY:
-        return encoding, manifest.stored_spec(encoding, shape, width, targets=targets)
-    return encoding, specs.DataSpec("array", shape, dtype, width, targets=targets, inputs=inputs)
+        spec = manifest.stored_spec(encoding, shape, width, targets=targets)
+    else:
+        spec = specs.DataSpec("array", shape, dtype, width, targets=targets, inputs=inputs)
+    return encoding, dataclasses.replace(spec, several=several), weighted
 
 
 def _kind(value: object) -> str:
@@ -373,17 +401,19 @@ def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], plac
     raise DataError(f"{place} yields targets of {given}, expected {_TARGETS}")
 
 
-def _in_words(spec: specs.DataSpec) -> str:
+def in_words(spec: specs.DataSpec) -> str:
+    """Return what an example of `spec` has, for messages."""
     features = spec.features(lambda shape, dtype: f"{dtype} of the shape {shape}")
     width = f"{spec.classes} " if spec.targets in (specs.LABELS, specs.NUMBERS) else ""
-    return f"features {features} with {width}{spec.targets}"
+    targets = spec.target(lambda *form: form) if spec.several else spec.targets
+    return f"features {features} with {width}{targets}"
 
 
 def _tops(
     rows: tf.data.Dataset, encoding: str, spec: specs.DataSpec, function: DataFunction, place: str
 ) -> tuple[int, int, int]:
     """Count the examples, and find the highest class and token where nothing else says them."""
-    counted = (specs.LABELS, specs.NUMBERS, specs.NOTHING)
+    counted = (specs.LABELS, specs.NUMBERS, specs.NOTHING, specs.SEVERAL)
     count = int(rows.cardinality())
     known = spec.targets in counted or function.class_names
     if count >= 0 and known and encoding != manifest.TOKENS:
@@ -438,7 +468,7 @@ def source_of(
     if live.encoding == manifest.ARRAY and texts is None:
         raise DataError(
             f"{function.place}: files hold bytes (height, width[, channels]), token ids (length,) "
-            f"and texts, but this has {_in_words(live.spec)}; pass it to the training itself"
+            f"and texts, but this has {in_words(live.spec)}; pass it to the training itself"
         )
 
     def examples(split: str) -> source.Examples:

@@ -6,16 +6,11 @@ https://github.com/AI-Hypercomputer/ml-goodput-measurement; all else is badput, 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any
 
-from tpu_core.words import plural
-from tpu_training.errors import InputError, require
 from tpu_training.goodput.ledger import FINISHED, READY, Entry, Ledger, Span, worst_at
-from tpu_training.goodput.parts import COLOURS, PARTS
 
 STATES = (
     ("step", "steps that count"),
@@ -255,101 +250,3 @@ def _mixed(parts: Mapping[str, float], lost: float) -> dict[str, float]:
         "evaluating": parts["evaluate"],
         "between": parts["idle"],
     }
-
-
-# The picture of where a job's time went: the states over time, each TPU, the causes of badput.
-
-_TPU_COLOURS = {**COLOURS, READY: "#92c5de", "absent": "#f0f0f0"}
-_MOST_CAUSES, _LONGEST_CAUSE = 8, 80
-# A smaller part of the wall time has no place in the legend.
-_LEAST_NAMED = 0.01
-_UNITS = ((172800.0, 86400.0, "days"), (7200.0, 3600.0, "hours"), (0.0, 60.0, "minutes"))
-# Text stays text, and the same ledger gives the same picture.
-_STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "goodput"}
-_METADATA: Mapping[str, Any] = {
-    "png": {"Software": None},
-    "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
-}
-KINDS = tuple(_METADATA)
-
-
-def draw(ledger: Ledger, total: Account, kind: str, marks: Sequence[float] = ()) -> bytes:
-    """Return a picture of one of KINDS.
-
-    Args:
-        ledger: Of a job.
-        total: What it sums up to.
-        kind: One of KINDS.
-        marks: When something happened from outside, in seconds since the epoch.
-
-    Raises:
-        InputError: matplotlib is not installed, or no time has passed yet.
-    """
-    require("matplotlib", "matplotlib", "plots", "drawing the picture")
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    segments = timeline(ledger)
-    if not segments:
-        raise InputError("no time has passed yet that could be drawn")
-    begin, end = segments[0].begin, segments[-1].end
-    size, unit = next((size, name) for least, size, name in _UNITS if end - begin >= least)
-    heights = [2.6, 0.4 + 0.35 * len(total.tpus), 0.4 + 0.24 * min(len(total.causes), _MOST_CAUSES)]
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(10, 1.6 + sum(heights)), dpi=110, layout="constrained")
-        states, tpus, causes = figure.subplots(3, height_ratios=heights)
-        _draw_states(states, segments, total, size)
-        _draw_tpus(tpus, ledger, begin, size)
-        for axes in (states, tpus):
-            axes.set(xlim=(0, (end - begin) / size), xlabel=unit)
-        times = [(mark - begin) / size for mark in marks if begin <= mark <= end]
-        states.vlines(times, 0, 1, color="black", linewidth=0.8, linestyle="dashed")
-        # As the rows of a table of what happened are numbered.
-        for number, mark in enumerate(times, 1):
-            states.text(mark, 1.01, str(number), ha="center", fontsize=8)
-        _draw_causes(causes, total)
-        content = io.BytesIO()
-        figure.savefig(content, format=kind, metadata=_METADATA[kind])
-    return content.getvalue()
-
-
-def _draw_states(axes: Any, segments: Sequence[Segment], total: Account, unit: float) -> None:
-    """Draw each segment as a column of its states, `unit` seconds wide at 1."""
-    begins = [(each.begin - segments[0].begin) / unit for each in segments]
-    spans = [each.end - each.begin for each in segments]
-    widths, bottom = [span / unit for span in spans], [0.0] * len(segments)
-    for part in PARTS:
-        whole = sum(total.seconds[state] for state in part.states)
-        shares = [
-            sum(each.seconds.get(state, 0.0) for state in part.states) / span if span else 0.0
-            for each, span in zip(segments, spans, strict=True)
-        ]
-        label = part.name if whole > _LEAST_NAMED * total.wall else None
-        style = {"color": part.colour, "label": label, "linewidth": 0, "align": "edge"}
-        axes.bar(begins, shares, widths, bottom, **style)
-        bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-    starts = plural(total.starts, "start")
-    figures = f"{plural(total.steps, 'step')} in {starts}, {total.lost_steps:,} lost"
-    axes.set_title(f"goodput {total.goodput:.1%}: {figures}", loc="left", fontweight="bold", pad=54)
-    axes.set(ylim=(0, 1), ylabel="part of the time")
-    axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.06), frameon=False, fontsize=8)
-
-
-def _draw_tpus(axes: Any, ledger: Ledger, begin: float, unit: float) -> None:
-    names = sorted({span.tpu for span in ledger.spans})
-    for span in ledger.spans:
-        piece = ((span.begin - begin) / unit, (span.end - span.begin) / unit)
-        lane = (names.index(span.tpu) - 0.35, 0.7)
-        axes.broken_barh([piece], lane, color=_TPU_COLOURS[span.state], linewidth=0)
-    axes.set_yticks(range(len(names)), names)
-    axes.set_title("TPUs; light blue: READY, other colours as above", loc="left")
-
-
-def _draw_causes(axes: Any, total: Account) -> None:
-    causes = list(total.causes.items())[:_MOST_CAUSES]
-    bars = axes.barh(range(len(causes)), [seconds for _, seconds in causes], color=PARTS[-1].colour)
-    labels = [f"{each / total.wall:.2%}  {cause[:_LONGEST_CAUSE]}" for cause, each in causes]
-    axes.bar_label(bars, labels, padding=4)
-    axes.invert_yaxis()
-    axes.set_title("badput by cause, part of the wall time", loc="left")
-    axes.set(xticks=[], yticks=[], xlim=(0, 2 * max(total.causes.values(), default=1.0)))

@@ -27,4 +27,3 @@ PARTS = (
     Part("stopped", "#b5569a", ("stopped",)),
     Part("idle, unknown", "#7a7a7a", ("idle", "away")),
 )
-COLOURS = {state: part.colour for part in PARTS for state in part.states}

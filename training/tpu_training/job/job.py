@@ -69,6 +69,7 @@ class Result:
             NumPy arrays by name: compiled, in batches, on the devices that trained it. For classes:
             `probabilities`, float32 (examples, classes), and `classes`, int32 (examples,). Other
             tasks: see their `predictions`.
+        evaluate: Maps more examples, in any form that `fit` takes, to their loss and metrics.
     """
 
     summary: str
@@ -77,6 +78,7 @@ class Result:
     model: tf.Module
     model_dir: str
     predict: Callable[[Any], dict[str, Any]]
+    evaluate: Callable[[Any], dict[str, float]]
 
 
 def check_local_files(job: Job) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -28,7 +29,12 @@ from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
-from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
+from tpu_training.loop.evaluation import (
+    Evaluation,
+    create_evaluation,
+    create_prediction,
+    evaluate_given,
+)
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
@@ -122,6 +128,13 @@ class Trainer:
         validates = job.trains and manifest.VALIDATION in data.manifest.splits
         tests = job.evaluates and manifest.TEST in data.manifest.splits
         splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
+        if splits and not state.evaluates:
+            raise errors.InputError(
+                f"the task {state.task.name} has no losses, so it can't evaluate the data's "
+                f"{' and '.join(splits)} split; give it losses, or train without"
+            )
+        if job.trains and job.evaluates and not tests:
+            logger.info("evaluate: the data has no test split, so nothing is tested at the end")
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
@@ -248,9 +261,12 @@ class Trainer:
         if state.average:
             with cluster.on_loop_device():
                 state.average.swap()  # Training is over: the model keeps its averaged weights.
-        predict = create_prediction(cluster, job.params, state, self._spec)
+        made = (cluster, job.params, state, self._spec)
+        evaluate = functools.partial(evaluate_given, *made)
         history = self._monitor.history.rows
-        return Result(summary, values, history, state.model, job.model_dir, predict)
+        return Result(
+            summary, values, history, state.model, job.model_dir, create_prediction(*made), evaluate
+        )
 
 
 class LeaseCheck(Callback):

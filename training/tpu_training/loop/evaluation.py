@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,19 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import data_set, manifest, pipeline
+from tpu_training.data import data_set, function, manifest, pipeline
 from tpu_training.errors import DataError, InputError
 from tpu_training.loop import graph, train
-from tpu_training.loop.state import Tables, TrainState, averaged
+from tpu_training.loop.state import ModelState, Tables, averaged
 from tpu_training.loop.step import create_sums
 from tpu_training.models.params import Params
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import CLASS, MASK, TOKEN_CLASSES, DataSpec
+from tpu_training.models.step_context import split_weights
 
 # TensorFlow's words for a dataset that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
+# Examples of a Dataset that are predicted at a time.
+_PREDICTED = 1024
 # This many sums in float32 lose no digit that is shown; the host adds in double precision.
 _MOST_STEPS = 1000
 
@@ -63,7 +66,7 @@ def create_evaluation(
     cluster: Cluster,
     params: Params,
     data: data_set.DataSet,
-    state: TrainState,
+    state: ModelState,
     split: str = manifest.TEST,
     check: Callable[[], None] = lambda: None,
 ) -> Callable[[], Evaluation]:
@@ -120,7 +123,7 @@ def _sum_up(
 
 
 def _create_loop(
-    cluster: Cluster, params: Params, state: TrainState, next_batch: pipeline.NextBatch
+    cluster: Cluster, params: Params, state: ModelState, next_batch: pipeline.NextBatch
 ) -> _Loop:
     """Compile a function that sums up a number of batches.
 
@@ -153,7 +156,7 @@ def _create_loop(
     return compiled
 
 
-def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvaluation:
+def create_replica_evaluation(params: Params, state: ModelState) -> ReplicaEvaluation:
     """Return the evaluation of one replica's share of a batch, as sums over its examples.
 
     The last batch is filled up with examples of the weight 0, since a TPU takes one shape only.
@@ -164,10 +167,11 @@ def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvalu
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        inputs, targets = state.prepare(features, labels, False)
+        targets, given = split_weights(labels)
+        inputs, targets = state.prepare(features, targets, False)
         outputs = state.forward(inputs, training=False)
         losses = state.losses(outputs, targets, unsmoothed)
-        loss = tf.cast(tf.reduce_sum(losses * weights), state.evaluated.dtype)
+        loss = tf.cast(tf.reduce_sum(losses * given * weights), state.evaluated.dtype)
         examples = tf.reduce_sum(tf.cast(weights, tf.int64))
         numbers, counts = state.evaluated.count(outputs, targets, weights)
         return tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
@@ -175,8 +179,65 @@ def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvalu
     return replica_step
 
 
+def evaluate_given(
+    cluster: Cluster, params: Params, state: ModelState, spec: DataSpec, given: Any
+) -> dict[str, float]:
+    """Return loss and metrics over the examples `given`, or over the test split of a dataset.
+
+    Args:
+        cluster: What computes.
+        params: Those of the training.
+        state: The model; its weights are taken as they are.
+        spec: The data that it was trained with.
+        given: A dataset's place, (features, targets), a tf.data.Dataset or a PyDataset.
+
+    Raises:
+        InputError: They are of another form than `spec`, or the task has no losses.
+    """
+    names = spec.targets in (CLASS, MASK, TOKEN_CLASSES) and map(str, range(spec.classes))
+    split = manifest.TEST if isinstance(given, str) else manifest.TRAIN
+    with tf.device(cluster.this_process):
+        if isinstance(given, str):
+            data = data_set.open_given(given, params.seed)
+        else:
+            made = data_set.given_function({split: given}, tuple(names or ()), shuffles=False)
+            data = data_set.of_function(made, "data", params.seed)
+    found = data.manifest.input_spec(params.image_size)
+    if found.vocabulary <= spec.vocabulary:
+        found = dataclasses.replace(found, vocabulary=spec.vocabulary)
+    if found != spec:
+        raise InputError(
+            f"data: has {function.in_words(found)}, but the model was trained with "
+            f"{function.in_words(spec)}"
+        )
+    kept = dataclasses.replace(state, average=None)
+    try:
+        return create_evaluation(cluster, params, data, kept, split)().figures
+    except tf.errors.OpError as error:
+        raise function.explain(error, data.directory) or error from error
+
+
+def predict_given(predict: Predict, given: Any) -> dict[str, Any]:
+    """Return the predictions for features, or for those in a tf.data.Dataset or a PyDataset."""
+    if not (isinstance(given, tf.data.Dataset) or hasattr(given, "num_batches")):
+        return predict(given)
+    made = data_set.given_function({manifest.TRAIN: given}, shuffles=False)
+    rows = made(manifest.TRAIN, 0)
+    assert rows is not None
+    batches = rows.batch(_PREDICTED).as_numpy_iterator()
+    parts = [predict(each[0] if isinstance(each, tuple) else each) for each in batches]
+    if not parts:
+        raise InputError("data: is empty; there is nothing to predict")
+    return joined(parts)
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the predictions of all `parts`, in their order."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
 def create_prediction(
-    cluster: Cluster, params: Params, state: TrainState, spec: DataSpec
+    cluster: Cluster, params: Params, state: ModelState, spec: DataSpec
 ) -> Predict:
     """Return a function that gives the task's predictions for features of the data's `spec`.
 
@@ -189,7 +250,7 @@ def create_prediction(
 
     def replica(features: Any) -> dict[str, tf.Tensor]:
         examples = tf.nest.flatten(features)[0].shape[0]
-        targets = tf.zeros((examples, *spec.target_shape), spec.target_dtype)
+        targets = spec.target(lambda shape, dtype: tf.zeros((examples, *shape), dtype))
         inputs, _ = state.prepare(features, targets, False)
         return dict(state.task.predictions(state.forward(inputs, training=False)))
 
@@ -211,7 +272,7 @@ def create_prediction(
             return tf.nest.map_structure(lambda each: each[begin : begin + size], filled)
 
         found = [_run(cluster, compiled, rows(at)) for at in range(0, count + missing, size)]
-        return {name: np.concatenate([p[name] for p in found])[:count] for name in found[0]}
+        return {name: values[:count] for name, values in joined(found).items()}
 
     return predict
 

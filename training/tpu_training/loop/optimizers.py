@@ -9,7 +9,8 @@ of one replica's part) and can't leave the sum to the caller, which gradient acc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
@@ -17,7 +18,7 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.params import KERAS_AUTO, Params
+from tpu_training.models.params import KERAS_AUTO, Params, build_params
 
 # step, counted from 0 -> learning rate
 Schedule = Callable[[tf.Tensor], tf.Tensor]
@@ -309,6 +310,88 @@ class Lars(Sgd):
             gradient += decay * variable
         moved = velocity.assign(self._momentum * velocity + rate * gradient)
         variable.assign_sub(moved)
+
+
+class PartedOptimizer(Optimizer):
+    """An optimizer for each part of a model, such as the two of a GAN."""
+
+    def __init__(
+        self,
+        params: Params,
+        chosen: Choice,
+        steps: int,
+        settings: Mapping[str, Mapping[str, Any]],
+        parts: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Create those of `parts`, each with its `settings`; call in the strategy's scope.
+
+        The rate that is shown is the first one's.
+        """
+        self._parts = [tuple(places) for places in parts.values()]
+        self.each = []
+        for name, places in parts.items():
+            own = _own_params(params, name, settings[name])
+            choice = Choice(
+                [chosen.trained[at] for at in places],
+                [chosen.rate_factors[at] for at in places],
+                chosen.frozen,
+                [chosen.paths[at] for at in places],
+            )
+            self.each.append(create_optimizer(own, choice, create_schedule(own, steps)))
+        super().__init__((), self.each[0].rate)
+
+    def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+        """Update the variables of each part; call in replica context."""
+        for index, optimizer in enumerate(self.each):
+            optimizer.apply([gradients[at] for at in self._parts[index]], step)
+
+    def scaled(self) -> tf.Variable:
+        """Return a new factor of the rates of all parts."""
+        factor = super().scaled()
+        for optimizer in self.each:
+            optimizer.rate = _times(optimizer.rate, factor)
+        return factor
+
+
+def _times(rate: Schedule, factor: tf.Variable) -> Schedule:
+    return lambda step: rate(step) * factor
+
+
+def parts_of(
+    settings: Mapping[str, Mapping[str, Any]], paths: Sequence[str]
+) -> dict[str, list[int]]:
+    """Return the places of the variables of each part that `settings` names; of all under "".
+
+    Raises:
+        InputError: A part has no variable that is trained, or a variable is in no part.
+    """
+    if not settings:
+        return {"": list(range(len(paths)))}
+    parts: dict[str, list[int]] = {name: [] for name in settings}
+    for at, path in enumerate(paths):
+        name = next((name for name in settings if models.matches(path, name)), None)
+        if name is None:
+            raise InputError(
+                f"optimizers={', '.join(settings)}: {path} is in none of these parts of the "
+                "model; give it one, or freeze it"
+            )
+        parts[name].append(at)
+    for name in settings:
+        models.check_pattern("optimizers", name, paths)
+    return parts
+
+
+def _own_params(params: Params, part: str, settings: Mapping[str, Any]) -> Params:
+    """Return `params` with the `settings` of a part's optimizer, and what that one changes."""
+    known = ("optimizer", *_UNUSED[:-1])
+    if unknown := sorted(set(settings) - set(known)):
+        raise InputError(
+            f"optimizers['{part}']: {', '.join(unknown)} is not an optimizer's; expected "
+            f"{', '.join(known)}"
+        )
+    given = build_params({}, settings.items(), (), type(params))
+    changed = {*settings, *params.by_optimizer.get(settings.get("optimizer", ""), {})}
+    return replace(params, **{name: getattr(given, name) for name in changed})
 
 
 class KerasOptimizer(Optimizer):

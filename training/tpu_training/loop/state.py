@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,41 +24,73 @@ from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec, Losses, Metric, Prepare, Task
+from tpu_training.models.spec import (
+    MASK,
+    TOKEN_CLASSES,
+    DataSpec,
+    Losses,
+    Metric,
+    Prepare,
+    Step,
+    Task,
+)
 from tpu_training.models.step_context import next_seed
 
+# A variable for their sums is created before the step is traced.
+_MOST_METRICS = 16
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]
 # images -> images, and the share of each one's own label
 Mix = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
-@dataclass(frozen=True)
-class TrainState:
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """A model with its task: what an evaluation and a prediction need.
+
+    `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
+    `losses` and `prepare` are the task's, and `evaluated` counts its metrics; see models/spec.py.
+    """
+
+    model: tf.Module
+    losses: Losses
+    forward: Callable[..., tf.Tensor]
+    task: Task
+    prepare: Prepare
+    evaluated: Tally
+    average: WeightAverage | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it has losses: a task with a step of its own may have none."""
+        return self.losses is not _no_losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainState(ModelState):
     """The variables of a training job, mirrored over the cluster's replicas.
 
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
     keep their values are in `frozen`. If the job wants that, `average` follows them and `mix`
     mixes examples.
-    `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
-    `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
-    training and in evaluations; see models/spec.py.
+    `parts` has the places of those of each part of the model with a loss and an optimizer of its
+    own, or of all under "".
+    `own_step` is the task's, and `counted` counts the metrics in training.
     """
 
-    model: tf.Module
     optimizer: optimizers.Optimizer
     step: tf.Variable
-    losses: Losses
-    forward: Callable[..., tf.Tensor]
-    task: Task
-    prepare: Prepare
     counted: Tally
-    evaluated: Tally
     variables: Sequence[tf.Variable]
     paths: Sequence[str]
+    parts: Mapping[str, Sequence[int]]
     frozen: frozenset[int] = frozenset()
-    average: WeightAverage | None = None
     mix: Mix | None = None
+    own_step: Step | None = None
+
+
+def _no_losses(outputs: Any, targets: Any, params: Any) -> Any:
+    raise errors.InputError("the task has no losses, so it can't evaluate; give it losses")
 
 
 def create_train_state(
@@ -82,8 +114,12 @@ def create_train_state(
         model = models.create_model(definition, resolved, spec, seed)
         models.check_model(model, definition.create_model)
         chosen = optimizers.choose_variables(params, model)
-        optimizer = optimizers.compiled_optimizer(params, model, chosen.trained)
-        optimizer = optimizer or optimizers.create_optimizer(params, chosen, schedule)
+        parts = optimizers.parts_of(task.optimizers, chosen.paths)
+        if task.optimizers:
+            optimizer = optimizers.PartedOptimizer(params, chosen, steps, task.optimizers, parts)
+        else:
+            compiled = optimizers.compiled_optimizer(params, model, chosen.trained)
+            optimizer = compiled or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
         average = WeightAverage(model, chosen.frozen, decay) if decay else None
         step = tf.Variable(
@@ -94,31 +130,65 @@ def create_train_state(
             name="step",
         )
     if isinstance(model, KerasModule):
-        task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
         model.freeze(chosen.frozen)
+    answers = create_model_state(definition, model, task, data_spec)
+    task = answers.task
+    own_step = task.step and models.checked_step(
+        graph.with_autograph(task.step), task.step, task.optimizers
+    )
+    mix = create_mix(params, data_spec)
+    if own_step and mix:
+        raise errors.InputError(
+            f"the task {task.name} has a step of its own, in which --mixup and --cutmix change "
+            "nothing; mix the examples there"
+        )
+    return TrainState(
+        **{**vars(answers), "average": average},
+        optimizer=optimizer,
+        step=step,
+        counted=StepTally()
+        if own_step
+        else create_tally(task, data_spec, spec, answers.forward, training=True),
+        variables=chosen.trained,
+        paths=chosen.paths,
+        parts=parts,
+        frozen=chosen.frozen,
+        mix=mix,
+        own_step=own_step,
+    )
+
+
+def create_model_state(
+    definition: ModelDefinition, model: tf.Module, task: Task, data_spec: DataSpec
+) -> ModelState:
+    """Return what `model` answers, for examples of `data_spec`; call outside of a scope.
+
+    Raises:
+        InputError: The task, or what the model was compiled with, does not fit.
+    """
+    spec = task.model_spec(data_spec)
+    if isinstance(model, KerasModule):
+        task = models.compiled_task(task, model, data_spec, named=bool(definition.task))
     losses = definition.losses or task.losses
+    if not (losses or task.step):
+        cure = "; give it one"
+        if data_spec.several:
+            names = ", ".join(f"'{name}': …" for name, *_ in data_spec.several)
+            cure = f": compile a Keras model with loss={{{names}}}, or pass task=Task(…)"
+        raise errors.InputError(f"the task {task.name} has neither losses nor a step{cure}")
     forward = model
     if definition.own and not isinstance(model, KerasModule):
         forward = models.checked_forward(graph.with_autograph(model), model, spec)
-    if (definition.losses and definition.own) or task.own:
+    if losses and ((definition.losses and definition.own) or task.own):
         losses = models.checked_losses(graph.with_autograph(losses), losses)
-    return TrainState(
-        model,
-        optimizer,
-        step,
-        losses,
-        forward,
-        task,
-        task.prepare(data_spec)
-        if task.prepare
-        else lambda features, targets, _: (features, targets),
-        create_tally(task, data_spec, spec, training=True),
-        create_tally(task, data_spec, spec, training=False),
-        chosen.trained,
-        chosen.paths,
-        chosen.frozen,
-        average,
-        create_mix(params, data_spec),
+    prepare = task.prepare or (lambda spec: lambda features, targets, _: (features, targets))
+    return ModelState(
+        model=model,
+        losses=losses or _no_losses,
+        forward=forward,
+        task=task,
+        prepare=prepare(data_spec),
+        evaluated=create_tally(task, data_spec, spec, forward, training=False),
     )
 
 
@@ -197,22 +267,64 @@ class Tally:
         return figures, tables
 
 
-def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: bool) -> Tally:
+class StepTally(Tally):
+    """Averages what a step of one's own returns by name; its first trace tells the names."""
+
+    def __init__(self) -> None:
+        self.dtype, self.numbers, self.counts = tf.float32, 1 + _MOST_METRICS, 0
+        self._names: list[str] = []
+
+    def count(
+        self, outputs: Any, targets: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the numbers of `outputs`, values (examples,) by name; there are no counts."""
+        self._names[:] = sorted(outputs)
+        if len(self._names) > _MOST_METRICS:
+            raise errors.InputError(
+                f"the task's step returned {len(self._names)} metrics; return at most "
+                f"{_MOST_METRICS}"
+            )
+        sums = [tf.reduce_sum(each) for each in (weights, *(outputs[n] for n in self._names))]
+        return tf.pad(tf.stack(sums), [[0, self.numbers - len(sums)]]), tf.zeros((0,), tf.int64)
+
+    def figures(
+        self, numbers: npt.NDArray[Any], counts: npt.NDArray[Any]
+    ) -> tuple[dict[str, float], Tables]:
+        """Return the means by name."""
+        pairs = zip(self._names, numbers[1:], strict=False)
+        return {name: float(total / numbers[0]) for name, total in pairs}, {}
+
+
+def create_tally(
+    task: Task,
+    spec: DataSpec,
+    model_spec: DataSpec,
+    forward: Callable[..., Any],
+    *,
+    training: bool,
+) -> Tally:
     """Return the tally of the task's metrics for examples of `spec`; traces each of them.
+
+    With several targets the model, `forward`, is traced, too: it alone knows its outputs.
 
     Raises:
         InputError: A metric of the user's own gives no sums; with its file and line.
     """
+    outputs = tf.TensorSpec((None, *model_spec.output_shape))
+    if spec.several:
+        examples = spec.features(lambda shape, dtype: tf.TensorSpec((2, *shape), dtype))
+        traced = tf.function(lambda each: forward(each, training=False), autograph=False)
+        outputs = traced.get_concrete_function(examples).structured_outputs
     if not task.own:
         metrics = [m for m in task.metrics(model_spec) if m.in_training or not training]
-        return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, model_spec, 2)])
+        return Tally(metrics, [_specs(sums) for sums in _trace(task, metrics, spec, outputs, 2)])
     metrics = [
         dataclasses.replace(metric, sums=graph.with_autograph(metric.sums))
         for metric in models.checked_metrics(task, model_spec)
         if metric.in_training or not training
     ]
     # Two sizes of a batch show whether a metric gives sums, or something for each example.
-    few, more = (_trace(task, metrics, spec, model_spec, count) for count in (2, 3))
+    few, more = (_trace(task, metrics, spec, outputs, count) for count in (2, 3))
     originals = {metric.name: metric for metric in task.metrics(model_spec)}
     for metric, sums, others in zip(metrics, few, more, strict=True):
         models.check_sums(originals[metric.name], sums, others)
@@ -223,7 +335,7 @@ def create_tally(task: Task, spec: DataSpec, model_spec: DataSpec, *, training: 
 
 
 def _trace(
-    task: Task, metrics: Sequence[Metric], spec: DataSpec, model_spec: DataSpec, examples: int
+    task: Task, metrics: Sequence[Metric], spec: DataSpec, outputs: Any, examples: int
 ) -> list[tuple[Any, ...]]:
     """Return the symbolic sums of each metric for a batch of `examples`.
 
@@ -231,17 +343,14 @@ def _trace(
     """
     with tf.Graph().as_default():
         features = spec.features(lambda *each: _placeholder(examples, *each))
-        targets, outputs, weights = (
-            _placeholder(examples, shape, dtype)
-            for shape, dtype in (
-                (spec.target_shape, spec.target_dtype),
-                (model_spec.output_shape, "float32"),
-                ((), "float32"),
-            )
+        targets = spec.target(lambda *each: _placeholder(examples, *each))
+        made = tf.nest.map_structure(
+            lambda each: _placeholder(examples, tuple(each.shape[1:]), each.dtype), outputs
         )
+        weights = _placeholder(examples, (), "float32")
         if task.prepare:
             features, targets = task.prepare(spec)(features, targets, False)
-        return [_as_tuple(metric.sums(outputs, targets, weights)) for metric in metrics]
+        return [_as_tuple(metric.sums(made, targets, weights)) for metric in metrics]
 
 
 def _placeholder(examples: int, shape: tuple[int, ...], dtype: str) -> tf.Tensor:

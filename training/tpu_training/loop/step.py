@@ -4,16 +4,17 @@ Everything that a step changes is a variable of its replica: the weights, the st
 sums of loss and metrics. So nothing leaves the device before the loop of steps ends.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tpu_training.loop.graph import repeat
 from tpu_training.loop.state import TrainState, derive_seed
 from tpu_training.models.params import Params
-from tpu_training.models.step_context import step_context, update_averages
+from tpu_training.models.step_context import split_weights, step_context, update_averages
 
 Tensors = Sequence[tf.Tensor]
 # number of a part -> its sums, gradients and statistics
@@ -94,7 +95,8 @@ def create_replica_step(
         step_seed = tf.random.experimental.stateless_fold_in(tf.constant(seed), step)
         step_seed = tf.random.experimental.stateless_fold_in(step_seed, replica.number)
         averages: list[tuple[tf.Variable, float]] = []
-        take_part = _create_part(params, state, replica, features, labels, step_seed, averages)
+        batch = (features, labels)
+        take_part = _create_part(params, state, replica, batch, (step, step_seed), averages)
         totals = _sum_of_parts(take_part, params.gradient_accumulation)
         numbers, counts, *rest = totals
         summed = replica.sum(rest)
@@ -136,44 +138,54 @@ def _create_part(
     params: Params,
     state: TrainState,
     replica: Replica,
-    features: tf.Tensor,
-    labels: tf.Tensor,
-    step_seed: tf.Tensor,
+    batch: tuple[tf.Tensor, tf.Tensor],
+    number: tuple[tf.Tensor, tf.Tensor],
     averages: list[tuple[tf.Variable, float]],
 ) -> TakePart:
     """Return a function that takes one part of a replica's examples through the model.
 
-    It puts the averages that the statistics are for into `averages`.
+    `number` is the step's, with its seed. The function puts the averages that the statistics are
+    for into `averages`.
     """
+    step, step_seed = number
     variables = state.variables
     part_size = params.part_batch_size(replica.count)
     parts = params.gradient_accumulation
     features, labels = tf.nest.map_structure(
-        lambda each: tf.reshape(each, (parts, part_size, *each.shape[1:])), (features, labels)
+        lambda each: tf.reshape(each, (parts, part_size, *each.shape[1:])), batch
     )
 
     def take_part(part: tf.Tensor) -> list[tf.Tensor]:
         """Return what is counted of one part, and its share of the batch's gradients."""
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
-        begun = step_context(part_seed, state.frozen, replica.sum)
-        with begun as context, tf.GradientTape() as tape:
+        place = {"step": step, "replica": replica.number, "replicas": replica.count}
+        begun = step_context(part_seed, state.frozen, replica.sum, **place)
+        with begun as context, tf.GradientTape(persistent=len(state.parts) > 1) as tape:
             mine = tf.nest.map_structure(lambda each: each[part], features)
-            inputs, targets = state.prepare(mine, labels[part], True)
-            inputs, share = state.mix(inputs) if state.mix else (inputs, None)
-            outputs = state.forward(inputs, training=True)
+            targets, weights = split_weights(tf.nest.map_structure(lambda x: x[part], labels))
+            batch = state.prepare(mine, targets, True)
+            if state.own_step:
+                losses, outputs = state.own_step(state.model, batch, context)
+                targets = batch[1]
+            else:
+                losses, outputs, targets = _losses(params, state, *batch)
             # Gradients are summed over parts and replicas: the mean is over the global batch.
-            losses = state.losses(outputs, targets, params)
-            if share is not None:
-                others = targets[::-1]
-                losses = share * losses + (1.0 - share) * state.losses(outputs, others, params)
-                # Metrics take one target for each example: the one that counts more.
-                targets = tf.where(share < 0.5, others, targets)
-            loss = tf.reduce_sum(losses) / params.global_batch_size
-            for penalty in context.penalties:
-                loss += penalty / (parts * replica.count)
-        gradients = tape.gradient(
-            loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
+            losses = {name: each * weights for name, each in losses.items()}
+            means = {
+                name: tf.reduce_sum(v) / params.global_batch_size for name, v in losses.items()
+            }
+            for name, penalty in itertools.product(means, context.penalties):
+                means[name] += penalty / (parts * replica.count)
+        gradients = [tf.zeros(())] * len(variables)
+        for name, places in state.parts.items():
+            found = tape.gradient(
+                means[name],
+                [variables[at] for at in places],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            for at, gradient in zip(places, found, strict=True):
+                gradients[at] = gradient
+        loss = tf.add_n([*means.values()])
         numbers, counts = state.counted.count(outputs, targets, tf.ones((part_size,)))
         numbers = tf.concat([tf.cast(loss, numbers.dtype)[None], numbers], axis=0)
         # Embeddings have sparse gradients, which can't be summed up in a loop.
@@ -183,3 +195,18 @@ def _create_part(
         return [numbers, counts, *dense, *shares]
 
     return take_part
+
+
+def _losses(
+    params: Params, state: TrainState, inputs: Any, targets: tf.Tensor
+) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
+    """Return the loss of each example under "", the outputs, and the targets that count."""
+    inputs, share = state.mix(inputs) if state.mix else (inputs, None)
+    outputs = state.forward(inputs, training=True)
+    losses = state.losses(outputs, targets, params)
+    if share is not None:
+        others = targets[::-1]
+        losses = share * losses + (1.0 - share) * state.losses(outputs, others, params)
+        # Metrics take one target for each example: the one that counts more.
+        targets = tf.where(share < 0.5, others, targets)
+    return {"": losses}, outputs, targets

@@ -12,7 +12,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -55,7 +55,7 @@ class KerasModule(tf.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, model: Any, where: str, dtype: Any, *, one_for_two: bool, logits: bool
+        self, model: Any, where: str, dtype: Any, *, shapes: Any, one_for_two: bool, logits: bool
     ) -> None:
         """Adapt `model`, which is built.
 
@@ -63,6 +63,7 @@ class KerasModule(tf.Module):  # type: ignore[misc]
             model: The Keras model.
             where: See the class.
             dtype: The type of its features, in a dictionary by name if there are several.
+            shapes: The shape of its output for an example, or of each by name.
             one_for_two: Whether its one output tells one of two classes from the other.
             logits: Whether softmax and sigmoid at its end are left out.
         """
@@ -81,6 +82,7 @@ class KerasModule(tf.Module):  # type: ignore[misc]
         # A function, as TensorFlow would wrap a dictionary that is an attribute.
         self._dtypes: Callable[[], Any] = lambda: dtype
         self._one_for_two, self._logits = one_for_two, logits
+        self.output_shapes: Callable[[], Any] = lambda: shapes
         self._activation = ""
         # What is left out at the end is found in a graph.
         self._compiled = tf.function(self._call, autograph=False)
@@ -125,8 +127,10 @@ class KerasModule(tf.Module):  # type: ignore[misc]
             logits = tf.concat([tf.zeros_like(logits), logits], axis=-1)
         return logits
 
-    def _without_activation(self, outputs: tf.Tensor) -> tf.Tensor:
+    def _without_activation(self, outputs: Any) -> Any:
         """Return the model's outputs as float32; remember the function that logits lack."""
+        if isinstance(outputs, Mapping):
+            return {name: tf.cast(each, tf.float32) for name, each in outputs.items()}
         source = outputs.op
         while source.type in _SHAPE:
             source = source.inputs[0].op
@@ -152,13 +156,16 @@ def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
     """
     import keras
 
-    _refuse(where, _model_problems(model))
+    _refuse(where, _model_problems(model, spec))
     dtype: Any
     if inputs := getattr(model, "inputs", None):
         _refuse(where, _input_problems(inputs, spec))
         types = [str(tf.as_dtype(each.dtype).name) for each in inputs]
         dtype = dict(zip(_names(inputs), types, strict=True)) if spec.inputs else types[0]
-        outputs = model.outputs
+        # `outputs` is a list; what a call returns has names.
+        outputs = (
+            getattr(model, "_outputs_struct", model.outputs) if spec.several else model.outputs
+        )
     else:
         # Pixels become numbers, as layers expect. A model without inputs is built by the call.
         numbers = dataclasses.replace(spec, dtype="float32") if spec.kind == "image" else spec
@@ -168,7 +175,8 @@ def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
     _refuse(where, _output_problems(outputs, spec))
     one_for_two = tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and _two_classes(spec)
     logits = spec.targets != NUMBERS
-    return KerasModule(model, where, dtype, one_for_two=one_for_two, logits=logits)
+    shapes = {name: tuple(x.shape[1:]) for name, x in outputs.items()} if spec.several else None
+    return KerasModule(model, where, dtype, shapes=shapes, one_for_two=one_for_two, logits=logits)
 
 
 def _refuse(where: str, problems: Iterable[str]) -> None:
@@ -362,7 +370,7 @@ def _two_classes(spec: DataSpec) -> bool:
     return spec.targets == CLASS and spec.output_shape == (2,)
 
 
-def _model_problems(model: Any) -> Iterator[str]:
+def _model_problems(model: Any, spec: DataSpec) -> Iterator[str]:
     """Yield what is wrong with `model` before it is built."""
     import keras
 
@@ -375,7 +383,8 @@ def _model_problems(model: Any) -> Iterator[str]:
                 f"{type(model).__name__} has its own {name}, which only Keras' `fit` calls; add "
                 "to the loss with add_loss in `call`, or define `losses` in the file"
             )
-    if getattr(model._compile_loss, "_user_loss_weights", None) is not None:
+    weighted = getattr(model._compile_loss, "_user_loss_weights", None) is not None
+    if weighted and not spec.several:
         yield "loss_weights: there is one loss; remove them (`metrics` comes after them)"
     if getattr(model, "run_eagerly", False):
         yield "run_eagerly=True: the step is always compiled; remove it"
@@ -420,8 +429,20 @@ def _input_problems(inputs: Sequence[Any], spec: DataSpec) -> Iterator[str]:
 def _output_problems(outputs: Any, spec: DataSpec) -> Iterator[str]:
     """Yield what does not fit between the outputs of a model and the task."""
     found = tf.nest.flatten(outputs)
+    if spec.several:
+        names = sorted(name for name, *_ in spec.several)
+        if not isinstance(outputs, Mapping) or sorted(outputs) != names:
+            made = ", ".join(outputs) if isinstance(outputs, Mapping) else f"{len(found)} unnamed"
+            yield (
+                f"the model has the outputs {made}, but the targets are {', '.join(names)}; return "
+                "a dictionary of them, as keras.Model(inputs, {'NAME': …}) does"
+            )
+        return
     if len(found) > 1:
-        yield f"the model has {len(found)} outputs, but a task has one"
+        yield (
+            f"the model has {len(found)} outputs, but the data has one target; pass a dictionary "
+            "of targets"
+        )
         return
     shape, expected = tuple(found[0].shape[1:]), spec.output_shape
     if shape == (1,) and _two_classes(spec):

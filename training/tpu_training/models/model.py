@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -14,7 +15,18 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.models.keras import KerasModule, adapt, creation, is_keras_model, is_keras_own
 from tpu_training.models.registry import CreateModel, ModelDefinition
-from tpu_training.models.spec import CLASS, LABELS, NUMBERS, DataSpec, Losses, Metric, Task, mean
+from tpu_training.models.spec import (
+    CLASS,
+    LABELS,
+    NUMBERS,
+    SEVERAL,
+    DataSpec,
+    Losses,
+    Metric,
+    Step,
+    Task,
+    mean,
+)
 
 
 def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed: int) -> tf.Module:
@@ -58,6 +70,8 @@ def checked_forward(
 
     def checked(features: Any, training: bool) -> tf.Tensor:
         logits = forward(features, training=training)
+        if spec.several:
+            return logits
         examples = tf.nest.flatten(features)[0].shape[0]
         expected = tf.TensorSpec((examples, *spec.output_shape), tf.float32)
         if _fits(logits, expected):
@@ -79,13 +93,52 @@ def checked_losses(losses: Losses, original: Losses) -> Losses:
 
     def checked(logits: tf.Tensor, labels: tf.Tensor, params: Any) -> tf.Tensor:
         each = losses(logits, labels, params)
-        expected = tf.TensorSpec((labels.shape[0],), tf.float32)
+        expected = tf.TensorSpec((tf.nest.flatten(labels)[0].shape[0],), tf.float32)
         if not _fits(each, expected):
             raise InputError(
                 f"{line_of(original)}: losses returned {_described(each)}, expected the loss of "
                 f"each example, {_described(expected)}"
             )
         return each
+
+    return checked
+
+
+def checked_step(step: Step, original: Step, parts: Collection[str]) -> Step:
+    """Return `step`, made from the user's `original`, with a check of what it gives.
+
+    Its loss becomes the loss of each example by part of the model, or under "" without `parts`.
+    """
+
+    def checked(model: Any, batch: tuple[Any, Any], context: Any) -> tuple[Any, Mapping[str, Any]]:
+        examples = tf.nest.flatten(batch[0])[0].shape[0]
+        wrong = f"{line_of(original)}: step returned"
+        found = step(model, batch, context)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise InputError(
+                f"{wrong} {_described(found)}, expected the loss and a dictionary of metrics"
+            )
+        losses = found[0] if parts else {"": found[0]}
+        if not isinstance(losses, Mapping) or set(losses) != set(parts or ("",)):
+            has = ", ".join(losses) if isinstance(losses, Mapping) else _described(losses)
+            raise InputError(
+                f"{wrong} {has} as its loss, expected a dictionary with a loss for each of the "
+                f"task's optimizers: {', '.join(parts)}"
+            )
+
+        def each(name: str, value: Any) -> tf.Tensor:
+            values = tf.cast(value, tf.float32)
+            if values.shape not in ((), (examples,)):
+                raise InputError(
+                    f"{wrong} {name} of the shape {values.shape}, expected a number, or one for "
+                    f"each of this replica's {examples} examples"
+                )
+            return tf.broadcast_to(values, (examples,))
+
+        return (
+            {name: each(f"the loss {name}".strip(), value) for name, value in losses.items()},
+            {name: each(name, value) for name, value in found[1].items()},
+        )
 
     return checked
 
@@ -206,7 +259,7 @@ def some(names: Sequence[str]) -> str:
 # --- What a Keras model was compiled with, as a task: the loss of each example, and its metrics.
 
 # Targets without any that are to be left out, of which Keras' losses know nothing.
-_WHOLE = (CLASS, LABELS, NUMBERS)
+_WHOLE = (CLASS, LABELS, NUMBERS, SEVERAL)
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +275,7 @@ def compiled_task(task: Task, module: KerasModule, spec: DataSpec, *, named: boo
     Raises:
         InputError: The loss has no value for each example, or a metric does not add up.
     """
-    losses = _compiled_loss(module)
+    losses = _compiled_loss(module, spec)
     if losses and (named or spec.targets not in _WHOLE):
         logger.warning("keras: the loss of --task=%s replaces that of compile()", task.name)
         return task
@@ -233,18 +286,43 @@ def compiled_task(task: Task, module: KerasModule, spec: DataSpec, *, named: boo
     )
 
 
-def _compiled_loss(module: KerasModule) -> Losses | None:
+def _compiled_loss(module: KerasModule, spec: DataSpec) -> Losses | None:
     """Return the loss of compile() for each example; None if it has none.
+
+    Of several targets it is the sum of their losses, each with its part of `loss_weights`.
+    """
+    loss = getattr(module.keras(), "loss", None)
+    if loss is None or not spec.several:
+        return None if loss is None else _one_loss(module, loss)
+    names = {name for name, *_ in spec.several}
+    if not isinstance(loss, Mapping) or set(loss) != names:
+        raise InputError(
+            f"{module.where}: loss={loss!r}: expected a dictionary with a loss for each of the "
+            f"targets {', '.join(sorted(names))}"
+        )
+    factors = module.keras()._compile_loss._user_loss_weights or {}
+    parts = {name: _one_loss(module, each) for name, each in loss.items()}
+
+    def losses(outputs: Any, targets: Any, params: Any) -> tf.Tensor:
+        return tf.add_n(
+            [
+                factors.get(name, 1.0) * each(outputs[name], targets[name], params)
+                for name, each in parts.items()
+            ]
+        )
+
+    return losses
+
+
+def _one_loss(module: KerasModule, loss: Any) -> Losses:
+    """Return a loss of compile() for each example.
 
     Keras' own reduction would count what only fills the last batch.
     """
     import keras
 
-    loss = getattr(module.keras(), "loss", None)
     if isinstance(loss, list | tuple | dict) and len(loss) == 1:
         (loss,) = loss.values() if isinstance(loss, dict) else loss
-    if loss is None:
-        return None
     each = keras.losses.get(loss)
     if getattr(each, "reduction", "") == "sum":
         raise InputError(
@@ -287,12 +365,44 @@ def compiled_metrics(
     module: KerasModule, spec: DataSpec, counted: Sequence[Metric]
 ) -> list[Metric]:
     """Return the metrics in `counted`, then those of `compile` that are not among them."""
+    if spec.several:
+        return [*counted, *_metrics_of_several(module, spec)]
     found = {metric.name: metric for metric in counted}
     # Names, functions and objects, in any nesting.
     for given in tf.nest.flatten(getattr(module.keras()._compile_metrics, "_user_metrics", None)):
         if given is not None and (metric := _metric(module, spec, given, set(found))):
             found.setdefault(metric.name, metric)
     return list(found.values())
+
+
+def _metrics_of_several(module: KerasModule, spec: DataSpec) -> Iterator[Metric]:
+    """Yield the metrics of compile() for each target, called `TARGET_METRIC`."""
+    given = getattr(module.keras()._compile_metrics, "_user_metrics", None) or {}
+    forms = {name: (shape, dtype) for name, shape, dtype in spec.several}
+    if not isinstance(given, Mapping) or set(given) - set(forms):
+        raise InputError(
+            f"{module.where}: metrics={given!r}: expected a dictionary with metrics of the targets "
+            f"{', '.join(forms)}"
+        )
+    for name, each in given.items():
+        shape, dtype = forms[name]
+        outputs = module.output_shapes()[name]
+        kind = NUMBERS if tf.as_dtype(dtype).is_floating else LABELS if shape else CLASS
+        classes = max(outputs[-1], 2) if kind == CLASS else math.prod(shape)
+        one = DataSpec("array", (), "", classes, targets=kind, outputs=outputs)
+        for asked in tf.nest.flatten(each):
+            plain = asked in ("acc", "accuracy")
+            exact = "sparse_categorical_accuracy" if kind == CLASS else "binary_accuracy"
+            if metric := _metric(module, one, exact if plain else asked, set()):
+                yield dataclasses.replace(
+                    metric,
+                    name=f"{name}_{'accuracy' if plain else metric.name}",
+                    sums=functools.partial(_sums_of, name, metric.sums),
+                )
+
+
+def _sums_of(name: str, sums: Any, outputs: Any, targets: Any, weights: tf.Tensor) -> Any:
+    return sums(outputs[name], targets[name], weights)
 
 
 def _metric(module: KerasModule, spec: DataSpec, given: Any, counted: set[str]) -> Metric | None:

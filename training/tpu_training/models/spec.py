@@ -1,7 +1,7 @@
 """What a model knows of its dataset, and what a task is: loss, targets, metrics. No TensorFlow."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan, nan
 from typing import Any
 
@@ -12,6 +12,8 @@ from tpu_training.errors import InputError
 CLASS, LABELS, NUMBERS = "class", "labels", "numbers"
 TOKEN_CLASSES, MASK, NOTHING = "token_classes", "mask", "nothing"
 TARGETS = (CLASS, LABELS, NUMBERS, TOKEN_CLASSES, MASK, NOTHING)
+# Several targets by name, which no file holds.
+SEVERAL = "several"
 # The class of a token or pixel that is not counted.
 IGNORED = -1
 
@@ -32,6 +34,7 @@ class DataSpec:
         causal: Whether no output may depend on later tokens.
         inputs: The name, shape and type of each input, if the features are a dictionary of
             several; `shape` and `dtype` are empty then.
+        several: The same of each target, if the targets are a dictionary: `targets` is SEVERAL.
     """
 
     kind: str
@@ -43,12 +46,19 @@ class DataSpec:
     outputs: tuple[int, ...] = ()
     causal: bool = False
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    several: tuple[tuple[str, tuple[int, ...], str], ...] = ()
 
     def features(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
         """Return what `make` makes of the shape and type of the features, by name if several."""
         if self.inputs:
             return {name: make(shape, dtype) for name, shape, dtype in self.inputs}
         return make(self.shape, self.dtype)
+
+    def target(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return what `make` makes of the shape and type of the targets, by name if several."""
+        if self.several:
+            return {name: make(shape, dtype) for name, shape, dtype in self.several}
+        return make(self.target_shape, self.target_dtype)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -106,6 +116,8 @@ Losses = Callable[[Any, Any, Any], Any]
 Sums = Callable[[Any, Any, Any], Any]
 # (features, targets, training) -> (features, targets), on the device
 Prepare = Callable[[Any, Any, bool], tuple[Any, Any]]
+# (model, (features, targets), StepContext) -> the loss of each example, and metrics by name
+Step = Callable[[Any, tuple[Any, Any], Any], tuple[Any, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ class Task:
     Attributes:
         name: Its name.
         losses: Maps outputs, targets and the job's params to the loss of each example, float32
-            (batch,).
+            (batch,). A task without them, which needs a `step`, can't evaluate.
         metrics: Maps the model's spec to what is counted besides the loss.
         targets: What the dataset must hold, one of TARGETS.
         any_targets: Whether it makes its targets itself, whatever the dataset holds.
@@ -151,12 +163,18 @@ class Task:
         best: The metric, or `loss`, by which the best checkpoint is chosen.
         higher_is_better: Whether a greater value of it is better.
         gives_classes: Whether the greatest output is the class of the example.
+        step: A training step of one's own: maps the model, a replica's features and targets, and
+            the context of the step (models/step_context.py) to the loss and to metrics by name.
+            Each is a number or one for each example; the mean over the global batch counts. With
+            `optimizers`, the loss is a dictionary: the loss of each part.
+        optimizers: Parts of the model that have their own optimizer, such as a GAN's two, each with
+            the parameters that it does not share with the job, such as {"learning_rate": 0.01}.
         own: Whether it is a user's, whose functions are checked and compiled by AutoGraph.
         file: The user's file that it comes from.
     """
 
     name: str
-    losses: Losses
+    losses: Losses | None = None
     metrics: Callable[[DataSpec], Sequence[Metric]] = lambda spec: ()
     targets: str = CLASS
     any_targets: bool = False
@@ -166,6 +184,8 @@ class Task:
     best: str = "loss"
     higher_is_better: bool = False
     gives_classes: bool = False
+    step: Step | None = None
+    optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     own: bool = True
     file: str = ""
 

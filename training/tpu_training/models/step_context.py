@@ -30,25 +30,65 @@ class StepContext:
         averages: The moving averages to update, each with its momentum.
         statistics: The batch statistics that they follow.
         frozen: The ids of the variables that must not change.
-        sum: Sums each of several tensors over all replicas.
+        sum_all: Sums each of several tensors over all replicas; gradients don't flow through it.
         penalties: What layers add to the loss.
+        step: The number of the step, int64, from 0.
+        replica: The number of the replica, int32, from 0.
+        replicas: How many there are.
     """
 
     seed: tf.Tensor
     frozen: frozenset[int] = frozenset()
-    sum: Sum = list
+    sum_all: Sum = list
+    step: tf.Tensor | int = 0
+    replica: tf.Tensor | int = 0
+    replicas: int = 1
     seeds_given: int = 0
     averages: list[tuple[tf.Variable, float]] = field(default_factory=list)
     statistics: list[tf.Tensor] = field(default_factory=list)
     penalties: list[tf.Tensor] = field(default_factory=list)
 
+    def sum(self, values: Any) -> Any:
+        """Return each tensor of a tree summed over all replicas; gradients flow through."""
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def sum_up(*parts: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+            return list(self.sum_all(parts)), lambda *upstream: list(self.sum_all(upstream))
+
+        found = sum_up(*tf.nest.flatten(values))
+        return tf.nest.pack_sequence_as(values, tf.nest.flatten(found))
+
+    def gather(self, values: Any) -> Any:
+        """Return each tensor (examples, …) of a tree as that of all replicas, in their order.
+
+        Gradients flow through, to the replica that a row comes from. Row i of this replica becomes
+        row `replica` * examples + i.
+        """
+
+        def placed(rows: tf.Tensor) -> tf.Tensor:
+            here = tf.one_hot(self.replica, self.replicas, dtype=rows.dtype)
+            return tf.reshape(here, (-1, *[1] * rows.shape.rank)) * rows[tf.newaxis]
+
+        return tf.nest.map_structure(
+            lambda every: tf.reshape(every, (-1, *every.shape[2:])),
+            self.sum(tf.nest.map_structure(placed, values)),
+        )
+
+    def next_seed(self) -> tf.Tensor:
+        """Return a seed for tf.random.stateless_…, another one with each call; see next_seed."""
+        self.seeds_given += 1
+        return tf.random.experimental.stateless_fold_in(self.seed, self.seeds_given)
+
 
 @contextmanager
 def step_context(
-    seed: tf.Tensor, frozen: frozenset[int] = frozenset(), sum_all: Sum = list
+    seed: tf.Tensor, frozen: frozenset[int] = frozenset(), sum_all: Sum = list, **place: Any
 ) -> Iterator[StepContext]:
-    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone."""
-    _local.context = StepContext(seed, frozen, sum_all)
+    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone.
+
+    `place` has the other attributes of the StepContext: the step and its replica.
+    """
+    _local.context = StepContext(seed, frozen, sum_all, **place)
     try:
         yield _local.context
     finally:
@@ -61,9 +101,7 @@ def next_seed() -> tf.Tensor:
     They depend only on the job's seed, the step and the replica, so that a resumed job repeats
     them.
     """
-    context = _current()
-    context.seeds_given += 1
-    return tf.random.experimental.stateless_fold_in(context.seed, context.seeds_given)
+    return _current().next_seed()
 
 
 def repeatable(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -103,14 +141,13 @@ def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> C
 
 def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
     """Return the means of `values` over all replicas; gradients flow through them."""
-    sum_over = _current().sum
-
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def sum_up(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tuple(sum_over(parts)), lambda *upstream: tuple(sum_over(upstream))
-
-    *totals, replicas = sum_up(*values, tf.ones(()))
+    *totals, replicas = _current().sum([*values, tf.ones(())])
     return [total / replicas for total in totals]
+
+
+def split_weights(labels: Any) -> tuple[Any, Any]:
+    """Return targets and the weights of the examples, by which their losses are multiplied."""
+    return labels if isinstance(labels, tuple) else (labels, 1.0)
 
 
 def is_frozen(variable: tf.Variable) -> bool:

@@ -25,6 +25,7 @@ from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS
+from tpu_training.models.step_context import split_weights
 
 # A flush to a bucket sends the whole file again.
 _FLUSH_SECONDS = 30.0
@@ -155,16 +156,17 @@ class ModelSummaries(Callback):
 
     def start(self, step: int) -> None:
         """Write the model's graph, as it answers; it is traced, but not compiled."""
-        if not self._interval:
-            return
         state, spec = self._state, self._spec
+        # With a step alone, as a GAN's, the model may take something else than an example.
+        if not (self._interval and state.evaluates):
+            return
 
         def forward(features: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
             inputs, _ = state.prepare(features, targets, False)
             return state.forward(inputs, training=False)
 
         features = spec.features(lambda shape, dtype: tf.TensorSpec((_EXAMPLES, *shape), dtype))
-        targets = tf.TensorSpec((_EXAMPLES, *spec.target_shape), spec.target_dtype)
+        targets = spec.target(lambda shape, dtype: tf.TensorSpec((_EXAMPLES, *shape), dtype))
         with self._cluster.on_loop_device():
             traced = tf.function(forward, autograph=False).get_concrete_function(features, targets)
         self._summaries.graph(step, traced.graph)
@@ -172,7 +174,7 @@ class ModelSummaries(Callback):
     def evaluated(self, step: int, split: str) -> None:
         """Write the first pictures of `split`, as the model gets them, with their classes; once."""
         pictures = self._spec.kind == "image" and self._spec.shape[-1] in (1, 3, 4)
-        if not (self._interval and pictures) or split in self._drawn:
+        if not (self._interval and pictures) or self._spec.several or split in self._drawn:
             return
         self._drawn.add(split)
         share = self._params.replica_batch_size(self._cluster.replicas, "evaluation_batch_size")
@@ -181,6 +183,7 @@ class ModelSummaries(Callback):
         with self._cluster.on_loop_device():
             batch = pipeline.evaluation_batches(self._data, self._cluster, few, split)[0]()
         local = self._cluster.strategy.experimental_local_results
+        batch = (batch[0], split_weights(batch[1])[0], batch[2])
         images, targets, weights = (local(part)[0].numpy() for part in batch)
         names = self._data.manifest.class_names
         for number in np.flatnonzero(weights):

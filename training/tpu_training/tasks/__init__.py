@@ -91,6 +91,9 @@ def task_of(definition: registry.ModelDefinition, spec: specs.DataSpec) -> specs
     check_targets(definition, spec)
     if isinstance(definition.task, specs.Task):
         return definition.task
+    if spec.several:
+        # Its losses are those of the model's `compile`.
+        return specs.Task(specs.SEVERAL, targets=specs.SEVERAL, predictions=dict, own=False)
     from tpu_training.tasks.built_in import TASKS
 
     return TASKS[definition.task or _BY_TARGETS[spec.targets]]
