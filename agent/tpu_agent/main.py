@@ -100,6 +100,16 @@ class Machine:
         # Another machine of the same name has another number, as another TPU another time.
         return {"state": "READY", "createTime": self.entry("id"), "networkEndpoints": ends}
 
+    def is_of_spot_slice(self) -> bool:
+        """Return whether this is one of several hosts that Google does not bring back.
+
+        Source: docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys (2026-11-24).
+        """
+        if self.optional(Metadata.IS_TPU) is None:
+            return False
+        several = "," in (self.optional(Metadata.ENDPOINTS) or "")
+        return several and self.entry("scheduling/preemptible") == "TRUE"
+
     def further_zones(self) -> list[str]:
         """Return the zones that the TPUs may be in besides the first; none for most stacks."""
         return (self.optional(Metadata.TPU_ZONES) or "").split(",")[1:]
@@ -559,6 +569,9 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
     lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     number = _worker_number(machine) if is_here else 0
+    if is_here and machine.is_of_spot_slice():
+        watch = partial(_watch_peers, machine, folder, number)
+        threading.Thread(target=lambda: _or_die(watch), name="peers", daemon=True).start()
     jobs = (
         _host(machine, folder, program, number)
         if number
@@ -577,6 +590,24 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
             # Runners that one outage has stopped do not all ask again at the same moment.
             pause = _QUEUE_RETRY_SECONDS * random.uniform(0.5, 1.0)
         time.sleep(pause)
+
+
+def _watch_peers(machine: Machine, folder: Path, number: int) -> None:
+    """Turn this host of a spot slice off once another one is gone for good."""
+    store, name = Bucket(machine.place().bucket, machine.client.send), machine.entry("name")
+    count = machine.attribute(Metadata.ENDPOINTS).count(",") + 1
+    tpu = machine.attribute(Metadata.TPU_NAME)
+    others, said = hosts.Peers(store, tpu, number, count, time.monotonic), ""
+    while True:
+        try:
+            if why := others.look():
+                hosts.turn_host_off(store, folder, name, why, say_of_jobs, machine.turn_off)
+            said = ""
+        except (OSError, subprocess.SubprocessError) as error:
+            if said != str(error):
+                said = str(error)
+                say_of_jobs(f"the other hosts can't be watched: {said}")
+        time.sleep(hosts.BEAT)
 
 
 def _host(machine: Machine, folder: Path, program: Path, number: int) -> hosts.Host:

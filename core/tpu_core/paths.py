@@ -14,6 +14,7 @@ idle-stop.json               after how many minutes without a job the TPU is del
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
 runners/TPU.json             the lease of the machine that runs jobs on a TPU
 slices/TPU.json              which attempt runs on all hosts of a TPU
+slices/TPU/N                 written again and again while host N of a spot slice is alive
 jobs/NAME/                   JOB_DIR: what a job or a training writes itself
 jobs/NAME/finished           written when a training has finished
 jobs/NAME/model/             MODEL_DIR of a job
@@ -69,6 +70,16 @@ def lease(tpu: str) -> str:
 def on_all_hosts(tpu: str) -> str:
     """Return the object that says which attempt runs on all hosts of a TPU."""
     return f"slices/{tpu}.json"
+
+
+def beats(tpu: str) -> str:
+    """Return the folder of the heartbeats of a slice's hosts."""
+    return f"slices/{tpu}/"
+
+
+def beat(tpu: str, number: int) -> str:
+    """Return the heartbeat of a slice's host."""
+    return f"{beats(tpu)}{number}"
 
 
 def archive(sha256: str) -> str:

@@ -497,7 +497,8 @@ class ComputeTpu(Tpu):
         # Older generations of the provider lack two of the arguments; check_provider refuses a
         # slice with them.
         provider: Any = gcp.compute
-        ends = self.settings.capacity is machines.Capacity.FLEX_START
+        flexible = self.settings.capacity is machines.Capacity.FLEX_START
+        ends = flexible or self.settings.capacity is machines.Capacity.SPOT
         group = provider.InstanceGroupManager(
             "tpu-slice",
             name=name,
@@ -510,7 +511,8 @@ class ComputeTpu(Tpu):
             target_size_policies=[{"mode": "BULK"}],
             # The whole URL: a name alone is not found.
             resource_policies={"workload_policy": policy.self_link},
-            # Bulk mode wants it with flex-start.
+            # Bulk mode wants it with flex-start. On spot, Google must not restart the machines of
+            # a lost slice that have turned themselves off (agent/tpu_agent/jobs/hosts.py).
             instance_lifecycle_policy={"default_action_on_failure": "DO_NOTHING"} if ends else None,
             wait_for_instances=True,
             opts=pulumi.ResourceOptions.merge(

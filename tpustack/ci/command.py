@@ -360,7 +360,7 @@ def _limits(stack: str | None) -> None:
     """
     from tpu_agent.limits import LimitEnforcer
     from tpu_core import google, tpu
-    from tpustack.recovery.machines import end_machines
+    from tpustack.recovery.machines import end_machines, require_label
 
     stack = named(stack)
     settings = load(stack)
@@ -381,8 +381,19 @@ def _limits(stack: str | None) -> None:
     # The agent's own code decides, so that both judge alike. Only the machine itself can tell
     # whether nothing trains, so the idle limit is left to it.
     enforcer = LimitEnforcer(place, client, lambda: True, time.time, say)
-    limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
+    own, failed = list[str](), list[str]()
+    for name in names.tpus(settings.tpu.slices):
+        try:
+            there, status, node = tpu.look_up(place, client.call, name)
+            if status == 200:
+                require_label(name, there.zone, stack, node)
+            own.append(name)
+        except (OSError, errors.TpustackError) as error:
+            failed.append(str(error))
+    limited = {"tpus": own, "timeToLiveHours": hours, "recovery": {}}
     try:
         enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))
     except OSError as error:
-        raise errors.TpustackError(str(error)) from None
+        failed.append(str(error))
+    if failed:
+        raise errors.TpustackError("; ".join(failed))

@@ -77,9 +77,12 @@ def _lacking(google: Google, url: str, group: Mapping[str, Any]) -> str:
     # It was stable a moment ago; Google may have begun to bring one back since.
     if any(each.get("currentAction", "NONE") != "NONE" for each in listed):
         return ""
-    # One that does not exist has no status. Google restarts one that is stopped.
+    # One that does not exist has no status. Google restarts one that is stopped, unless told not
+    # to: then a host has turned itself off because another was lost.
+    policy = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure")
+    gone = {None, "STOPPED", "TERMINATED"} if policy == "DO_NOTHING" else {None}
     size = int(group["targetSize"])
-    missing = size - sum(bool(each.get("instanceStatus")) for each in listed)
+    missing = size - sum(each.get("instanceStatus") not in gone for each in listed)
     return f"without {missing} of its {size} machines" if missing > 0 else ""
 
 
@@ -184,10 +187,15 @@ def _require_own(
     """
     if template := found.get("instanceTemplate", "").rpartition("/")[2]:
         found = google.get(_TEMPLATES.format(settings.project, template))["properties"]
+    require_label(names_of(settings, stack).tpu, settings.zone, stack, found)
+
+
+def require_label(name: str, zone: str, stack: str, found: Mapping[str, Any]) -> None:
+    """Raise TpustackError if a resource isn't labelled as this stack's."""
     if found.get("labels", {}).get(_LABEL) != stack:
         raise TpustackError(
-            f"{names_of(settings, stack).tpu} in {settings.zone} isn't labelled {_LABEL}={stack}, "
-            "so it is not deleted. If it is another stack's, set namePrefix in this one's file"
+            f"{name} in {zone} isn't labelled {_LABEL}={stack}, so it is not deleted. "
+            "If it is another stack's, set namePrefix in this one's file"
         )
 
 

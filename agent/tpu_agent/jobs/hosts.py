@@ -7,22 +7,23 @@ wait for that host.
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tpu_agent.jobs.attempt import Attempt
+from tpu_agent.jobs.attempt import Attempt, any_running
 from tpu_agent.jobs.environment import Tpu, content_of
 from tpu_agent.jobs.queue import ON_EACH_HOST, RUNNING, Job, Outcome, Queue, Spec
-from tpu_core import lease, paths, records
+from tpu_core import lease, paths, records, times
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 
 _LOOK = 2.0
 # How often a host says that the attempt runs there, and for how long it may be silent: its machine
 # may still be starting.
-_BEAT = 60.0
+BEAT = 60.0
 _SILENCE = 600.0
 _RUNS = "runs"
 _STILL = records.stamped(vars(Outcome(_RUNS)))
@@ -149,7 +150,7 @@ class Host:
         """Write that an attempt runs here, from time to time."""
         now = self._world.time()
         # The clock may be set.
-        if abs(now - self._beaten) < _BEAT:
+        if abs(now - self._beaten) < BEAT:
             return
         try:
             self._store.write(self._path(job, "json"), b"", summary=_STILL)
@@ -289,3 +290,106 @@ class Follower:
 def _goes_on(now: Job, job: Job) -> bool:
     """Return whether the attempt that `job` began is the one that runs."""
     return now.state == RUNNING and not now.stop and len(now.tries) == len(job.tries)
+
+
+# The hosts of a spot slice end when another one is gone for good.
+#
+# Google recreates no slice of which a machine was preempted, and takes no other machine along
+# (docs.cloud.google.com/tpu/docs/failure-recovery, 2026-11): the rest costs money and can train
+# nothing. So each host keeps a heartbeat in the bucket, which it may write anyway, and looks at
+# those of the others. A stopped machine costs what stays attached to it, such as its disk (2026-11:
+# docs.cloud.google.com/compute/docs/instances/suspend-stop-reset-instances-overview); that its
+# chips are not among that is our reading. The stack's group does not repair it
+# (`defaultActionOnFailure`), and `tpustack recover` recreates the whole slice.
+#
+# What can't be told ends nothing: while the bucket does not answer, no host is silent. Hosts that
+# lose each other all end, which is safe.
+
+# Hosts of a new slice come at different times: each waits ten minutes for its grants, ten for the
+# locks of apt, and installs the framework.
+_START = 1800.0
+# A job has ten seconds after SIGTERM; then its record and its log go to the bucket.
+_GRACE, _REPORT = 30.0, 5.0
+
+
+class Peers:
+    """The other hosts of a slice, as this one sees them.
+
+    Args:
+        store: the bucket.
+        tpu: the slice.
+        number: this host.
+        count: how many hosts the slice has.
+        now: seconds, without those in which the machine stood still: no host was seen then.
+    """
+
+    def __init__(
+        self, store: Bucket, tpu: str, number: int, count: int, now: Callable[[], float]
+    ) -> None:
+        self._store, self._now = store, now
+        self._own = paths.beat(tpu, number)
+        self._beats = {paths.beat(tpu, each): each for each in range(count) if each != number}
+        self._folder = paths.beats(tpu)
+        self._last: dict[str, int] = {}
+        self._silent: dict[str, float] = {}
+        self._seen: set[str] = set()
+
+    def look(self) -> str:
+        """Say that this host is alive; return why the slice is lost, or nothing. Raises OSError."""
+        try:
+            self._store.write(self._own, b"")
+            found = {item.path: item.generation for item in self._store.items(self._folder)}
+        except OSError:
+            # The others can't be heard, either.
+            self._silent.clear()
+            raise
+        lost = [why for path in self._beats if (why := self._judge(path, found.get(path, 0)))]
+        return "; ".join(lost)
+
+    def _judge(self, path: str, beat: int) -> str:
+        # What is there at first may be from a host of the slice before this one.
+        if beat != self._last.setdefault(path, beat):
+            self._last[path] = beat
+            self._seen.add(path)
+            self._silent.pop(path, None)
+        silence = self._now() - self._silent.setdefault(path, self._now())
+        if silence < (_SILENCE if path in self._seen else _START):
+            return ""
+        what = "has been silent" if path in self._seen else "has not come up"
+        return f"host {self._beats[path]} {what} for {silence / 60:.0f} minutes"
+
+
+def turn_host_off(
+    store: Bucket,
+    folder: Path,
+    name: str,
+    why: str,
+    say: Callable[[str], None],
+    turn_off: Callable[[], None],
+) -> None:
+    """Let the jobs on this host save, leave a note under `limits/`, and turn the machine off.
+
+    Args:
+        store: the bucket.
+        folder: of the attempts.
+        name: the machine.
+        why: the slice is lost.
+        say: writes a line to the journal and the serial port.
+        turn_off: is always called. Raises OSError.
+    """
+    text = f"{name} turns itself off, because its spot slice is lost: {why}"
+    say(f"{text}. `tpustack recover` recreates it")
+    try:
+        attempts = [Attempt(path.parent) for path in folder.glob("*/try.json")]
+        for each in attempts:
+            each.end("preempted", why)
+        deadline = time.monotonic() + _GRACE
+        while any_running(folder) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if attempts:
+            time.sleep(_REPORT)
+        at = times.timestamp(time.time())
+        store.write(f"limits/{at}-{name}.txt", f"{at} {text}\n".encode())
+    except Exception as error:  # Whatever it is: the machine costs.
+        say(f"{name} ends all the same: {error}")
+    turn_off()

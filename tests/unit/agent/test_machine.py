@@ -114,3 +114,24 @@ def test_a_machine_of_a_slice_knows_all_its_hosts_by_either_form_of_their_endpoi
     found = tpus.ready()
     assert found is not None
     assert found.hosts == ("t-001", "t-002")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "preemptible", "here", "watches"),
+    [
+        ("t-001,t-002", "TRUE", True, True),
+        # Google brings these back.
+        ("t-001,t-002", "FALSE", True, False),
+        ("t-001", "TRUE", True, False),
+        # Those of the TPU API are recreated by the agent.
+        ("t-001,t-002", "TRUE", False, False),
+    ],
+)
+def test_only_hosts_of_a_spot_slice_on_compute_engine_watch_each_other(
+    monkeypatch: pytest.MonkeyPatch, endpoints: str, preemptible: str, here: bool, watches: bool
+) -> None:
+    machine = Machine()
+    told = {"worker-network-endpoints": endpoints, "tpu-is-this-machine": "true" if here else None}
+    monkeypatch.setattr(machine, "optional", told.get)
+    monkeypatch.setattr(machine, "entry", {"scheduling/preemptible": preemptible}.get)
+    assert machine.is_of_spot_slice() == watches

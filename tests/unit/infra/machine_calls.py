@@ -243,7 +243,7 @@ def _hosts(settings: StackSettings, context: Context) -> Iterator[Call]:
     policies = f"regions/{settings.region}/resourcePolicies"
     body = {"name": name, "workloadPolicy": workload}
     yield _COMPUTE, _compute(settings, policies), {}, body
-    flexible = tpu.capacity is Capacity.FLEX_START
+    flexible = tpu.capacity in (Capacity.FLEX_START, Capacity.SPOT)
     body = {
         "name": name,
         "baseInstanceName": f"{name}-###",

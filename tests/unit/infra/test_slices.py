@@ -165,8 +165,12 @@ def test_another_release_keeps_the_template_and_other_settings_name_another(
 
 
 @with_bulk
-def test_a_flexible_slice_is_not_repaired_one_machine_at_a_time(run: Run) -> None:
-    tpu = {"capacity": "flex-start", "queued": {"runHours": 1}}
+@pytest.mark.parametrize(
+    "tpu", [{"capacity": "flex-start", "queued": {"runHours": 1}}, {"capacity": "spot"}]
+)
+def test_a_slice_that_google_does_not_bring_back_is_not_repaired_one_machine_at_a_time(
+    run: Run, tpu: dict[str, Any]
+) -> None:
     engine, _ = run(a_slice(tpu=tpu), provider=NEXT)
     group = engine.one("InstanceGroupManager")
     assert group["instanceLifecyclePolicy"] == {"defaultActionOnFailure": "DO_NOTHING"}

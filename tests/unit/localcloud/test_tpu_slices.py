@@ -125,15 +125,18 @@ def test_a_slice_with_flex_start_is_made_only_if_failures_are_left_alone(api: Cl
     assert slices.running() == NAMES
 
 
-def test_a_preempted_host_takes_its_slice_along_which_stays_away(
+def test_a_preempted_host_is_lost_for_good_and_the_others_stay_until_they_end_themselves(
     api: Client, clock: VirtualClock, local_cloud: LocalCloud
 ) -> None:
     slices = Slices(api, SPOT)
-    slices.insert()
+    slices.insert(instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
     faults.put(local_cloud.cloud, "preempt", {"name": "tpu-002"})
     clock.advance(300)
-    assert slices.running() == []
+    assert slices.running() == [NAMES[0], *NAMES[2:]]
     assert slices.state() == "FAILED"
+    api.post(f"{ZONE}/instances/tpu-001/stop")
+    clock.advance(300)
+    assert api.get(f"{ZONE}/instances/tpu-001")["status"] == "TERMINATED"
     api.delete(f"{GROUPS}/tpu")
     slices.insert()
     assert slices.running() == NAMES

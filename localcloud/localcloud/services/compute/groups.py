@@ -512,15 +512,18 @@ def _ended(cloud: Cloud, instance: str) -> None:
 
 
 def _end_slice(cloud: Cloud, group: str, record: Record, first: str) -> None:
-    """End a slice with one of its instances, and recreate it whole if Google does.
+    """Recreate a slice of which an instance has ended, whole, if Google does.
 
     Google brings back what fails in capacity that it manages, but nothing that was preempted or
-    deleted (docs.cloud.google.com/tpu/docs/failure-recovery). That the others of a slice end with a
-    preempted one is our reading of "a slice recovers only as a whole".
+    deleted (docs.cloud.google.com/tpu/docs/failure-recovery). The others of that slice stay, and
+    cost: no page has them end.
     """
     template = resources.load(cloud, path_from(record["instanceTemplate"]))
     spot = template["properties"]["scheduling"]["provisioningModel"] == "SPOT"
     gone = cloud.store.get(STORE, _instance_path(group, first)) is None
+    if spot or gone or record["instanceLifecyclePolicy"] == _LETS_FAIL:
+        _note(cloud, group, first, action="NONE", lost=True)
+        return
     # So that the group does not hear of their ends.
     for name in record["_members"]:
         _note(cloud, group, name, action="RECREATING")
@@ -528,10 +531,7 @@ def _end_slice(cloud: Cloud, group: str, record: Record, first: str) -> None:
         if name != first:
             instances.delete(cloud, _instance_path(group, name))
     for name in record["_members"]:
-        if spot or gone:
-            _note(cloud, group, name, action="NONE", lost=True)
-        else:
-            _act(cloud, group, name, "RECREATING", pause=_NOTICE)
+        _act(cloud, group, name, "RECREATING", pause=_NOTICE)
 
 
 # Health checks, which really ask the machines: a group recreates instances that fail its own.

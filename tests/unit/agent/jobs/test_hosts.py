@@ -316,6 +316,9 @@ def test_the_agent_follows_on_each_host_of_the_tpu_but_number_0(
 
         optional = entry = attribute
 
+        def is_of_spot_slice(self) -> bool:
+            return False
+
     class Made(Exception):
         """What was to run this host's jobs."""
 

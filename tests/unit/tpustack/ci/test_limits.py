@@ -33,7 +33,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     monkeypatch.setattr(google, "_transport", lambda: who)
     monkeypatch.setattr("tpustack.ci.command.time.time", made.cloud.clock.now)
     for name in NAMES:
-        Client(made).post(NODES, BODY, nodeId=name)
+        Client(made).post(NODES, BODY | {"labels": {"tpu-stack": "mine"}}, nodeId=name)
     yield made
     made.stop()
 
@@ -75,6 +75,18 @@ def test_a_refusal_fails_the_run_after_the_others_were_deleted(
     done = run("ci", "limits", "--stack", "mine")
     assert (done.code, left(cloud)) == (1, NAMES[:1])
     assert "you may not" in done.err
+
+
+def test_another_stacks_tpu_with_the_same_name_is_left_alone_and_said(
+    cloud: LocalCloud, project: Path, run: Run
+) -> None:
+    write(project, "  tpu-stack:limits:\n    timeToLiveHours: 8\n")
+    cloud.cloud.clock.sleep(9 * HOUR)
+    labels = {"labels": {"tpu-stack": "other"}}
+    Client(cloud).patch(f"{NODES}/{NAMES[1]}", labels, updateMask="labels")
+    done = run("ci", "limits", "--stack", "mine")
+    assert (done.code, left(cloud)) == (1, NAMES[1:])
+    assert f"{NAMES[1]} in us-central1-b isn't labelled tpu-stack=mine" in done.err
 
 
 def test_a_stack_without_the_limit_is_left_alone(

@@ -23,7 +23,7 @@ from tpu_core.bucket import Bucket
 from tpustack.cloud import google as google_client
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
-from tpustack.recovery.machines import Lives, end_machines
+from tpustack.recovery.machines import Lives, end_machines, lost_slices
 
 PLACE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
 ZONE = f"{PLACE}/zones/us-east5-a"
@@ -106,6 +106,7 @@ def insert_slice(api: Client, **labels: str) -> None:
         "targetSize": 4,
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
     api.post(f"{ZONE}/instanceGroupManagers", body)
 
@@ -245,12 +246,27 @@ def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, a
     insert_slice(api)
     settings = limited(None, topology="4x4")
     assert ended(settings) == []
-    # The local cloud takes the others along; Google's page does not say that it does.
     cloud.cloud.store.delete("compute", f"{INSTANCE}-003")
     assert len(instances(api)) == 3
     assert ended(settings) == [f"{NAME} is deleted: it is without 1 of its 4 machines"]
     assert instances(api) == []
     assert ended(settings) == []
+
+
+def test_a_spot_slice_whose_hosts_turned_themselves_off_is_lost(
+    cloud: LocalCloud, api: Client
+) -> None:
+    insert_slice(api)
+    outputs = {"project": DEFAULT_PROJECT, "zone": "us-east5-a", "name": NAME}
+    group = {
+        "urn": URN,
+        "type": "gcp:compute/instanceGroupManager:InstanceGroupManager",
+        "outputs": outputs | {"targetSizePolicies": [{"mode": "BULK"}]},
+    }
+    assert lost_slices(Google(), [group]) == {}
+    for name in instances(api):
+        api.post(f"{ZONE}/instances/{name}/stop")
+    assert lost_slices(Google(), [group]) == {URN: "without 4 of its 4 machines"}
 
 
 @pytest.mark.parametrize("create", [insert, insert_slice])
