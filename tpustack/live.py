@@ -243,22 +243,14 @@ def account(target: Target) -> Iterator[Finding]:
     if settings.jobs.apart:
         wanted[names.jobs_email] = settings.jobs.service_account
     for email, given in wanted.items():
-        name, place = email.partition("@")[0], f"projects/{project_of(email)}/serviceAccounts"
+        place = f"projects/{project_of(email)}/serviceAccounts/{email}"
         try:
-            target.google.get(f"https://iam.googleapis.com/v1/{place}/{email}")
+            target.google.get(f"https://iam.googleapis.com/v1/{place}")
         except NotFound:
-            cure = "Create it, or name another one"
-            yield (
-                _wrong(f"{email} does not exist", cure)
-                if given
-                else _ok(f"the name {name} is free")
-            )
-        except Forbidden:
-            if not given:
-                raise
-            yield _unknown(f"{email} is not yours to look at", "")
+            missing = _wrong(f"{email} does not exist", "Create it, or name another one")
+            yield missing if given else _ok(f"{email} is free")
         else:
-            yield _ok(f"{email} is there") if given else _warning(f"{name} is there already", _OWN)
+            yield _ok(f"{email} is there") if given else _warning(f"{email} is there already", _OWN)
 
 
 def network(target: Target) -> Iterator[Finding]:

@@ -372,9 +372,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a group that is none",
         config(vm="n1-standard-2"),
-        'vm: "n1-standard-2" is not a map of settings. Set below it: create, machineType, capacity, '
-        "terminationAction, instanceGroup, image, bootDiskGib, bootDiskType, keepBootDisk, "
-        "publicIp, osLogin, serialPortLogging, shielded, opsAgent.",
+        'vm: "n1-standard-2" is not a map of settings. Set below it: create, machineType, '
+        "capacity, terminationAction, instanceGroup, image, bootDiskGib, bootDiskType, "
+        "keepBootDisk, publicIp, osLogin, serialPortLogging, shielded, opsAgent.",
     ),
     (
         "a flag that is none",
