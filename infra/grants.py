@@ -73,13 +73,13 @@ class Grant:
         """The command by which an administrator grants it."""
         target = f"gs://{self.target}" if self.on is On.BUCKET else self.target
         place = [f"--project={project_of(self.target)}"] if self.on is On.ACCOUNT else []
-        said = ["--condition=None"] if self.on is On.PROJECT else []
+        # gcloud asks, or fails, without one where the policy has a condition anywhere.
+        condition = "None"
         if only := self.condition:
-            said = [f"--condition=title={only.title},expression={only.expression}"]
+            condition = f"title={only.title},expression={only.expression}"
         words = [*self.on.value.split(), "add-iam-policy-binding", target, *place]
-        return shlex.join(
-            ["gcloud", *words, f"--member={self.member}", f"--role={self.role}", *said]
-        )
+        granted = [f"--member={self.member}", f"--role={self.role}", f"--condition={condition}"]
+        return shlex.join(["gcloud", *words, *granted])
 
 
 def commands(settings: StackSettings, names: Names) -> list[str]:

@@ -40,6 +40,12 @@ def block(language: str) -> str:
     return str(found[0])
 
 
+def page_commands() -> list[str]:
+    """The page's commands, a line each."""
+    lines = block("sh").replace("\\\n", "").splitlines()
+    return [" ".join(line.split()) for line in lines]
+
+
 def post(google: Session, url: str, body: dict[str, Any], **query: str) -> None:
     answer = google.post(url, json=body, params=query, timeout=30)
     assert answer.ok, answer.text
@@ -85,7 +91,7 @@ def landing(google: Session, cloud: LocalCloudCommand) -> dict[str, Any]:
     bucket["iamConfiguration"] = {"uniformBucketLevelAccess": {"enabled": True}}
     buckets = "https://storage.googleapis.com/storage/v1/b"
     post(google, buckets, bucket, project="tpu-stack-local")
-    for command in block("sh").splitlines():
+    for command in page_commands():
         run(google, command)
     return config
 
@@ -112,7 +118,7 @@ def test_a_deployer_without_any_right_to_grant_makes_the_tpu_of_the_page_and_not
     settings = parse(config, "landing")
     wanted = commands(settings, names_of(settings, "landing"))
     if not changes:
-        assert wanted == block("sh").splitlines()
+        assert wanted == page_commands()
     permissions = permissions_of(settings)
     assert not [name for name in permissions.of_project() if FORBIDDEN.fullmatch(name)]
     account = deployer(permissions)

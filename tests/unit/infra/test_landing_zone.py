@@ -85,7 +85,7 @@ def read(command: str) -> tuple[str, str, str, str | None]:
     words = shlex.split(command)
     flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
     target = words[words.index("add-iam-policy-binding") + 1].removeprefix("gs://")
-    only = flags.get("condition", "None").partition("expression=")[2] or None
+    only = flags["condition"].partition("expression=")[2] or None
     if "service-accounts" in words:
         assert flags["project"] == project_of(target)
     return target, flags["role"], flags["member"], only
