@@ -98,7 +98,7 @@ def of_stack(
     """Price a stack. Its settings need not have been checked: what is unknown has no price."""
     lines = (
         _tpu_line(settings, catalog),
-        *([] if settings.is_compute else [_vm_line(settings, catalog)]),
+        *([_vm_line(settings, catalog)] if settings.has_vm else []),
         *_disk_lines(settings, catalog),
         *_other_lines(settings, catalog),
     )
@@ -180,7 +180,9 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
         kind = tpu.disk_types[0] if tpu else ""
         gib = settings.tpu.compute_disk_gib
     price = catalog.prices.disk(kind, settings.region)
-    yield Line.fixed("Disk", f"{_times(count)}{gib} GiB {kind}", price and price.times(gib * count))
+    if settings.has_vm or settings.is_compute:
+        what = f"{_times(count)}{gib} GiB {kind}"
+        yield Line.fixed("Disk", what, price and price.times(gib * count))
     for disk in settings.tpu.data_disks:
         if disk.source:
             continue
@@ -195,7 +197,7 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
 def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     """Yield what belongs to no machine's price: addresses, the bucket, a key, the way out."""
     prices, tpu = catalog.prices, settings.tpu
-    if settings.vm.public_ip:
+    if settings.has_vm and settings.vm.public_ip:
         yield Line.fixed("Address", "public, of the VM", None)
     if tpu.external_ips:
         yield Line.fixed("Address", "public, of the TPU", None)
@@ -209,7 +211,7 @@ def _other_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     # A classic node is in a network of Google's, and never behind the stack's gateway.
     inside = not settings.is_node and not tpu.external_ips
     hosts = accelerator.hosts * tpu.slices if accelerator and inside else 0
-    behind = hosts + (not settings.is_compute and not settings.vm.public_ip)
+    behind = hosts + (settings.has_vm and not settings.vm.public_ip)
     if settings.network.create and behind:
         yield Line.fixed("NAT", plural(behind, "machine"), prices.nat.hour(behind))
 
@@ -233,7 +235,7 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
             "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints replaced hourly costs "
             f"{month} a month."
         )
-    if settings.trains_on_tpu and not settings.is_compute:
+    if settings.trains_on_tpu and settings.has_vm:
         yield (
             "VM: it doesn't train (training.runOn is tpu). You can log in to it in the TPU VM's "
             "network, and pay its price."

@@ -29,7 +29,10 @@ TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop
 # When each group of catalog/deployer.yaml counts. A test compares the names here and there.
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
-    "a vm of its own": lambda s: s.vm.instance_group is None,
+    "an account of its own": lambda s: _makes_accounts(s),
+    "roles for its machines": lambda s: s.grant_roles,
+    "a machine of compute engine": lambda s: s.has_vm or s.is_compute,
+    "a vm of its own": lambda s: s.is_compute or (s.has_vm and s.vm.instance_group is None),
     "an instance group": lambda s: s.vm.instance_group is not None or _is_slice(s),
     "a slice of machines": lambda s: _is_slice(s),
     "a health check of the vm": lambda s: s.vm.instance_group is not None and not s.trains_on_tpu,
@@ -39,22 +42,23 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "apis that the stack enables": lambda s: s.enable_apis,
     "a bucket of its own": lambda s: s.bucket.create,
     "a bucket that goes with the stack": lambda s: s.bucket.create and s.bucket.force_destroy,
-    "a key": lambda s: s.bucket.encryption is not None,
+    "a key": lambda s: s.bucket.encryption is not None and s.grant_roles,
     "a key of its own": lambda s: _own_key(s.bucket.encryption),
     "a key that goes with the stack": lambda s: (
         _own_key(s.bucket.encryption) and s.bucket.force_destroy
     ),
     "a network of its own": lambda s: s.network.create,
     "a tpu": lambda s: not s.is_compute,
+    "roles for who looks its tpu up": lambda s: not s.is_compute and s.grant_roles,
     "several slices": lambda s: s.tpu.slices > 1,
     "limits": lambda s: s.keeps_limits and s.limits.role is None,
-    "recovery": lambda s: s.recovery.enabled,
-    "jobs with an account of their own": lambda s: s.jobs.apart,
+    "recovery": lambda s: s.recovery.enabled and s.grant_roles,
+    "jobs with an account of their own": lambda s: s.jobs.apart and s.grant_roles,
     "vertex training": lambda s: s.jobs.vertex is not None,
     "submitters of vertex training": lambda s: (
-        s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)
+        s.jobs.vertex is not None and bool(s.jobs.vertex.submitters) and s.grant_roles
     ),
-    "metrics of the vm": lambda s: s.vm.ops_agent,
+    "metrics of the vm": lambda s: s.vm.ops_agent and s.grant_roles,
     "a public address of the vm": lambda s: s.tpu.external_ips if s.is_compute else s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,
     "addresses that the budget tells": lambda s: s.budget is not None and bool(s.budget.emails),
@@ -154,6 +158,13 @@ def _catalog() -> dict[str, Any]:
 
 def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> list[str]:
     return sorted({name for kind in kinds for name in by_kind.get(kind, ())})
+
+
+def _makes_accounts(settings: StackSettings) -> bool:
+    jobs = settings.jobs
+    of_jobs = jobs.apart and jobs.service_account is None
+    of_vertex = jobs.vertex is not None and jobs.vertex.service_account is None
+    return settings.service_account is None or of_jobs or of_vertex
 
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:

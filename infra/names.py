@@ -33,6 +33,7 @@ VERTEX = "-vx"
 MADE_FOR = "Made by tpu-stack for stack "
 """Beginning of the description of what has no labels; the mark is its end."""
 _FOLDER = "file://"
+_ACCOUNTS = ".iam.gserviceaccount.com"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Names:
 
     prefix: str
     bucket: str
+    project: str
+    given: tuple[str | None, str | None, str | None] = (None, None, None)
+    """Addresses of accounts that are there already: the machines', the jobs' and Vertex AI's."""
 
     @property
     def tpu(self) -> str:
@@ -73,20 +77,36 @@ class Names:
         """Account id of the service account that Vertex AI runs jobs as."""
         return f"{self.prefix}{VERTEX}"
 
+    @property
+    def email(self) -> str:
+        """Address of the account of the machines."""
+        return self.given[0] or self.email_of(self.account, self.project)
+
+    @property
+    def jobs_email(self) -> str:
+        """Address of the account that jobs of the queue act as."""
+        return self.given[1] or self.email_of(self.jobs_account, self.project)
+
+    @property
+    def vertex_email(self) -> str:
+        """Address of the account that Vertex AI runs jobs as."""
+        return self.given[2] or self.email_of(self.vertex_account, self.project)
+
     @staticmethod
     def email_of(account: str, project: str) -> str:
         """Return the address of an account of a project by its id."""
         domain = ".".join(reversed(project.split(":")))
-        return f"{account}@{domain}.iam.gserviceaccount.com"
+        return f"{account}@{domain}{_ACCOUNTS}"
 
     @property
     def limits_role(self) -> str:
         """Beginning of the id of the role that limits need; such ids have no hyphens."""
         return f"{self.prefix.replace('-', '_')}_limits"
 
-    def messages_log(self, project: str) -> str:
-        """Return the full name of the log whose entries are mailed."""
-        return f"projects/{project}/logs/{self.prefix}-messages"
+    @property
+    def messages_log(self) -> str:
+        """The full name of the log whose entries are mailed."""
+        return f"projects/{self.project}/logs/{self.prefix}-messages"
 
     @property
     def network(self) -> str:
@@ -98,7 +118,17 @@ def names_of(settings: StackSettings, stack: str) -> Names:
     """Return the names in a stack."""
     whose = f"-{settings.owner}" if settings.owner else ""
     prefix = settings.name_prefix or f"tpu-stack-{stack}{whose}"
-    return Names(prefix, settings.bucket.name or f"{in_bucket_names(settings.project)}-{prefix}")
+    bucket = settings.bucket.name or f"{in_bucket_names(settings.project)}-{prefix}"
+    jobs = settings.jobs
+    vertex = jobs.vertex.service_account if jobs.vertex else None
+    given = (settings.service_account, jobs.service_account, vertex)
+    return Names(prefix, bucket, settings.project, given)
+
+
+def project_of(email: str) -> str:
+    """Return the project of an account by its address, `email_of` backwards."""
+    name, _, domain = email.partition("@")[2].removesuffix(_ACCOUNTS).partition(".")
+    return f"{domain}:{name}" if domain else name
 
 
 def in_bucket_names(project: str) -> str:

@@ -15,10 +15,15 @@ OUTPUTS: Mapping[str, str] = {
     "architecture": "vm, compute or node",
     "bucket_name": "Name of the bucket",
     "bucket_url": "gs://BUCKET",
+    "bucket_key": "Full name of the key that encrypts the bucket; empty without bucket.encryption",
     "job_url": "gs://BUCKET/jobs/JOB: checkpoints, TensorBoard events and metrics of this run",
+    "jobs_service_account": "E-mail address of the account of the queue's jobs; empty if they have "
+    "none of their own",
+    "network": "Full name of the network",
     "project": "Google Cloud project",
     "region": "Region of everything",
     "service_account": "E-mail address of the account of VM and TPU VM",
+    "subnetwork": "Full name of the subnetwork",
     "tpu_accelerator_type": "Type and size of the TPU",
     "tpu_endpoint": "grpc://IP:PORT of worker 0 (of the first slice)",
     "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order, slice by slice; none with "
@@ -27,7 +32,9 @@ OUTPUTS: Mapping[str, str] = {
     "tpu_names": "Names of all slices",
     "tpu_zone": "Zone of the TPU, at the last update",
     "tpu_zones": "Zones that the TPU may be in, in the order in which they are tried",
-    "vm_name": "Name of the VM; with architecture compute, of the TPU's own machine",
+    "vm_address": "Internal address of the VM; empty without one, or if a group makes it",
+    "vm_name": "Name of the VM; with architecture compute, of the TPU's own machine; empty without "
+    "one",
     "vm_zone": "Zone of the VM",
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
@@ -98,7 +105,7 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
         identity.VertexTraining(stack, settings.jobs.vertex, enabled, store)
     # The TPU acts as the jobs' account where jobs drive it, since what drives a TPU by gRPC can act
     # as its account. Where its worker 0 trains, the agent there needs the machines' own.
-    of_tpu = machines
+    of_tpu, jobs = machines, None
     if settings.jobs.apart:
         jobs = identity.Identity(stack, enabled, store, machines)
         of_tpu = jobs if not settings.trains_on_tpu else machines
@@ -109,16 +116,24 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
     if settings.is_compute:
         compute = tpu.ComputeTpu(around)
-        return _export(around, compute.host, compute)
+        return _export(around, compute, compute.host, jobs=jobs)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
     made: tpu.Tpu = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
-    group = settings.vm.instance_group
-    driver = vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
-    return _export(around, driver.name, made)
+    if not settings.has_vm:
+        return _export(around, made, jobs=jobs)
+    if (group := settings.vm.instance_group) is not None:
+        return _export(around, made, vm.InstanceGroup(around, group).name, jobs=jobs)
+    driver = vm.Vm(around)
+    return _export(around, made, driver.name, driver.address, jobs=jobs)
 
 
 def _export(
-    around: machine.Surroundings, vm_name: pulumi.Output[str], made: tpu.Tpu
+    around: machine.Surroundings,
+    made: tpu.Tpu,
+    vm_name: pulumi.Input[str] = "",
+    vm_address: pulumi.Input[str] = "",
+    *,
+    jobs: identity.Identity | None,
 ) -> dict[str, pulumi.Input[object]]:
     """Export every output and return them."""
     settings, store = around.stack.settings, around.bucket
@@ -126,10 +141,14 @@ def _export(
         "architecture": settings.architecture.value,
         "bucket_name": store.name,
         "bucket_url": store.url,
+        "bucket_key": store.key,
         "job_url": pulumi.Output.concat(store.url, "/jobs/", around.stack.job),
+        "jobs_service_account": jobs.email if jobs else "",
+        "network": around.network.network,
         "project": settings.project,
         "region": settings.region,
         "service_account": around.identity.email,
+        "subnetwork": around.network.subnetwork,
         "tpu_accelerator_type": settings.tpu.accelerator_type,
         "tpu_endpoint": made.endpoints.apply(lambda endpoints: endpoints[0] if endpoints else ""),
         "tpu_endpoints": made.endpoints,
@@ -137,6 +156,7 @@ def _export(
         "tpu_names": made.names,
         "tpu_zone": made.zone,
         "tpu_zones": list(settings.tpu_zones),
+        "vm_address": vm_address,
         "vm_name": vm_name,
         "vm_zone": settings.vm_zone,
     }

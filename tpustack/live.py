@@ -17,7 +17,7 @@ from infra.catalog.entries import Accelerator
 from infra.checks import context
 from infra.checks import tpu as tpu_checks
 from infra.deployer import permissions_of
-from infra.names import Names
+from infra.names import project_of
 from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
 from tpustack.cloud.google import (
@@ -237,16 +237,20 @@ def bucket(target: Target) -> Iterator[Finding]:
 
 
 def account(target: Target) -> Iterator[Finding]:
-    """Ask whether the names of the service accounts are free."""
-    names, project = target.context.names, target.project
-    for name in (names.account, *([names.jobs_account] if target.settings.jobs.apart else ())):
-        accounts = f"https://iam.googleapis.com/v1/projects/{project}/serviceAccounts"
+    """Ask whether the names of the service accounts are free, or the given ones there."""
+    names, settings = target.context.names, target.settings
+    wanted = {names.email: settings.service_account}
+    if settings.jobs.apart:
+        wanted[names.jobs_email] = settings.jobs.service_account
+    for email, given in wanted.items():
+        place = f"projects/{project_of(email)}/serviceAccounts/{email}"
         try:
-            target.google.get(f"{accounts}/{Names.email_of(name, project)}")
+            target.google.get(f"https://iam.googleapis.com/v1/{place}")
         except NotFound:
-            yield _ok(f"the name {name} is free")
+            missing = _wrong(f"{email} does not exist", "Create it, or name another one")
+            yield missing if given else _ok(f"{email} is free")
         else:
-            yield _warning(f"{name} is there already", _OWN)
+            yield _ok(f"{email} is there") if given else _warning(f"{email} is there already", _OWN)
 
 
 def network(target: Target) -> Iterator[Finding]:
@@ -389,6 +393,8 @@ def machine_type(target: Target) -> Iterator[Finding]:
     wanted, zone = settings.vm.machine_type, settings.vm_zone
     if settings.is_compute:
         setting, wanted, zone = "tpu.acceleratorType", settings.tpu.accelerator_type, settings.zone
+    elif not settings.has_vm:
+        return
     url = f"{COMPUTE}/projects/{target.project}/zones/{zone}/machineTypes/{wanted}"
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
@@ -536,7 +542,7 @@ def vcpus(target: Target) -> Iterator[Finding]:
     """Ask whether the VM's vCPUs fit into the region's quota."""
     settings = target.settings
     machine = target.context.catalog.machine_types.get(settings.vm.machine_type)
-    if machine is None or settings.is_compute:
+    if machine is None or not settings.has_vm:
         return
     region = target.google.get(f"{COMPUTE}/projects/{target.project}/regions/{settings.region}")
     quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}

@@ -188,7 +188,8 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
     hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
     before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
     unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"
-    driver = "InstanceGroupManager" if settings.vm.instance_group else "Instance"
+    kind = "InstanceGroupManager" if settings.vm.instance_group else "Instance"
+    driver = f" --target '**:{kind}::**'" if settings.has_vm else ""
     return {**document, "config": config}, [
         f"Stack {stack}: {name} of the Cloud TPU API becomes {machine} of Compute Engine.",
         f"Price: {before} an hour becomes {after}.",
@@ -198,7 +199,7 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
         *find_warnings(*found),
         "First, let the job end or save a checkpoint. Then delete TPU and VM, so that you don't "
         f"pay for both forms: `pulumi destroy --stack {stack} --target-dependents --target "
-        f"'**:{unit}::**' --target '**:{driver}::**'`. `pulumi up` with this file follows.",
+        f"'**:{unit}::**'{driver}`. `pulumi up` with this file follows.",
         "The bucket stays, with data, checkpoints and jobs: training resumes from it.",
     ]
 

@@ -43,6 +43,7 @@ WARNINGS: Final[tuple[Warn, ...]] = (
     compute.warn_about_compute,
     software.warn_about_locks,
     machines.warn_about_limits,
+    project.warn_about_grants,
 )
 """The first are those that end a deployment if they are true."""
 

@@ -20,6 +20,8 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
     """
     types = context.catalog.machine_types
     wanted = settings.vm.machine_type
+    if not settings.has_vm and not settings.is_compute:
+        return
     machine = types.get(wanted)
     needed = settings.training.model_memory_gib
     if machine is None and not context.catalog.may_be_machine_type(wanted):
@@ -35,6 +37,21 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
             "(training.modelMemoryGib)"
         )
         yield Problem("vm.machineType", wanted, why, cure)
+
+
+def check_vm(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse what needs the VM, if there is none."""
+    vm = settings.vm
+    if vm.create or settings.is_compute:
+        return
+    if settings.is_node:
+        cure = "Remove it, or use architecture vm with training.runOn: tpu"
+        yield Problem("vm.create", False, "leaves nothing that drives the TPU Node", cure)
+    elif not settings.trains_on_tpu:
+        why = f"leaves nothing that trains, because training.runOn is {settings.training.run_on}"
+        yield Problem("vm.create", False, why, "Set training.runOn: tpu, or remove it")
+    others = {f"vm.{key}": value for key, value in vm.written().items() if key != "create"}
+    yield from misplaced(others, "is for a VM, but vm.create is false", "Remove one of the two")
 
 
 def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -100,7 +100,7 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
     if prefix is None or prefix > facts.smallest_subnet_prefix:
         return  # The size is not known, or `check_subnet` says that it is too small.
     # The VM is the one more.
-    machines = accelerator.hosts * tpu.slices + (not settings.is_compute)
+    machines = accelerator.hosts * tpu.slices + settings.has_vm
     needed = facts.reserved_addresses + machines
     if needed > 2 ** (32 - prefix):
         why = f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "

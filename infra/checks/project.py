@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from infra.catalog.entries import numbers
 from infra.checks.compute import host_of
 from infra.checks.context import Context
+from infra.deployer import permissions_of_role
+from infra.grants import commands
 from infra.settings import StackSettings
-from infra.settings.base import UNSET, Problem
+from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.parse import PROJECT_KEY
 
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
@@ -86,6 +88,61 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
     if not settings.bucket.name and any(check_project(settings, context)):
         return  # The name is wrong because the project is.
     yield Problem("bucket.name", value, derived + why, "Set one like my-project-tpu-data")
+
+
+# --- Accounts that are there already, and roles that others grant
+
+
+def check_accounts(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that jobs have an account of their own, and that an existing one of theirs is used."""
+    jobs, own = settings.jobs, context.names
+    if not jobs.apart:
+        why = "is for jobs with an account of their own, which needs jobs.enabled without "
+        why += "jobs.asRoot"
+        yield from misplaced({"jobs.serviceAccount": jobs.service_account}, why, "Remove it")
+    named = {
+        "jobs.serviceAccount": jobs.apart and own.jobs_email == own.email,
+        "jobs.vertex.serviceAccount": jobs.vertex is not None and own.vertex_email == own.email,
+    }
+    for setting in (name for name, same in named.items() if same):
+        why = "is the account of the machines, so jobs could do all that they can"
+        yield Problem(setting, own.email, why, "Use another account, or leave it out")
+
+
+def check_grants(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse what takes a grant that no administrator can give before the update."""
+    if settings.grant_roles:
+        return
+    limits, encryption = settings.limits, settings.bucket.encryption
+    if settings.keeps_limits and limits.role is None:
+        *most, last = permissions_of_role(creates=settings.recovery.enabled)
+        cure = f"Set the ID of a custom role with {', '.join(most)} and {last}"
+        why = "is required with grantRoles: false, because the stack creates no role either"
+        yield Problem("limits.role", UNSET, why, cure)
+    if encryption is not None and encryption.key is None:
+        why = "is required with grantRoles: false, because Cloud Storage must be able to use the "
+        why += "key before the bucket is created"
+        yield Problem("bucket.encryption.key", UNSET, why, "Set the name of an existing key")
+    topics = {
+        "messages.pubsubTopic": settings.messages.pubsub_topic,
+        "budget.pubsubTopic": settings.budget and settings.budget.pubsub_topic,
+    }
+    why = "takes a role on the topic, but grantRoles is false"
+    yield from misplaced(topics, why, "Use e-mail addresses or messages.channels")
+    if settings.is_node:
+        why = "is for architecture vm and compute: Google chooses a TPU Node's account when it "
+        why += "creates the node"
+        yield Problem("grantRoles", False, why, "Use another architecture, or remove it")
+
+
+def warn_about_grants(settings: StackSettings, context: Context) -> Iterator[str]:
+    """List the commands by which an administrator grants what the stack doesn't."""
+    if wanted := commands(settings, context.names):
+        lines = "\n".join(f"    {command}" for command in wanted)
+        yield (
+            "grantRoles is false, so the stack grants no roles. Its machines work once an "
+            f"administrator has run these commands:\n{lines}"
+        )
 
 
 # --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes

@@ -140,13 +140,14 @@ _MAIL = "https://mail.google.com/"
 
 def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that network tags follow Google's rules."""
-    for number, tag in enumerate(settings.tpu.tags):
-        if not _TAG.fullmatch(tag):
-            why = (
-                "is not a network tag (at most 63 lower-case letters, digits and hyphens, a "
-                "letter first, no hyphen last)"
-            )
-            yield Problem(f"tpu.tags[{number}]", tag, why, "Use one like tpu-workers")
+    why = (
+        "is not a network tag (at most 63 lower-case letters, digits and hyphens, a letter first, "
+    )
+    why += "no hyphen last)"
+    for setting, tags in (("tpu.tags", settings.tpu.tags), ("network.tags", settings.network.tags)):
+        for number, tag in enumerate(tags):
+            if not _TAG.fullmatch(tag):
+                yield Problem(f"{setting}[{number}]", tag, why, "Use one like tpu-workers")
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -40,7 +40,7 @@ class Messages(pulumi.ComponentResource):
         # Google notifies for each different pair of these values, so that two messages within the
         # period are two notifications: LogMatch.labelExtractors in monitoring:v3.
         parts = {part: f"EXTRACT(jsonPayload.{part})" for part in _PARTS}
-        log = f'logName="{stack.names.messages_log(project)}"'
+        log = f'logName="{stack.names.messages_log}"'
         gcp.monitoring.AlertPolicy(
             "messages",
             project=project,

@@ -30,6 +30,8 @@ class Bucket(pulumi.ComponentResource):
     name: pulumi.Output[str]
     url: pulumi.Output[str]
     """`gs://NAME`, without a slash at its end."""
+    key: pulumi.Input[str] = ""
+    """Full name of the key that encrypts the objects; empty if it is Google's."""
     wheel_url: pulumi.Output[str]
     wheel_sha256: str
     deleted_with: pulumi.Resource | None
@@ -67,6 +69,7 @@ class Bucket(pulumi.ComponentResource):
     def _declare(self, stack: CheckedStack, services: ProjectServices) -> gcp.storage.Bucket:
         bucket = stack.settings.bucket
         key = Encryption(stack, bucket.encryption, services) if bucket.encryption else None
+        self.key = key.key if key else ""
         days = bucket.soft_delete_days
         return gcp.storage.Bucket(
             "bucket",
@@ -117,23 +120,30 @@ class Encryption(pulumi.ComponentResource):
             if settings.key
             else self._declare(stack, settings, services)
         )
+        self.usable = self
+        if stack.settings.grant_roles:
+            self.usable = self._granted(stack, services, kept or settings.key is not None)
+        self.register_outputs({"key": self.key})
+
+    def _granted(
+        self, stack: CheckedStack, services: ProjectServices, kept: bool
+    ) -> pulumi.Resource:
+        """Let Cloud Storage's own account use the key."""
         needed = [services.enabled[api] for api in (apis.KMS_API, apis.STORAGE_API)]
         agent = gcp.storage.get_project_service_account_output(
             project=stack.settings.project,
             opts=pulumi.InvokeOutputOptions(parent=self, depends_on=needed),
         )
-        self.usable = gcp.kms.CryptoKeyIAMMember(
+        usable: pulumi.Resource = gcp.kms.CryptoKeyIAMMember(
             "storage",
             crypto_key_id=self.key,
             role=_KEY_ROLE,
             member=pulumi.Output.concat("serviceAccount:", agent.email_address),
             # The account is the same for all buckets of the project, and another one may use a key
             # that is not the stack's.
-            opts=pulumi.ResourceOptions(
-                parent=self, retain_on_delete=kept or settings.key is not None
-            ),
+            opts=pulumi.ResourceOptions(parent=self, retain_on_delete=kept),
         )
-        self.register_outputs({"key": self.key})
+        return usable
 
     def _declare(
         self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import apis, deployer, names
+from infra import apis, deployer, grants, names
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.services import ProjectServices
-from infra.settings import StackSettings, VertexSettings
-from tpu_core.paths import DECLARATION
-
-# Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
-_BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
-_WRITER, _READER = _BUCKET_ROLES[0], "roles/storage.objectViewer"
-JOBS_OBJECTS = ("jobs", "data", "notices/")
-"""What a job reads and writes by its own account: nothing that the agent or a person acts by.
-
-TensorFlow also asks for the folders themselves, without a slash. The TPU VM, which has this account
-where the VM drives it, writes what is announced for it.
-"""
-VERTEX_OBJECTS = ("jobs", "data", "archives/", "bell", "queue/")
-"""The same on Vertex AI, where a container has one account, which also fetches it and keeps its
-record.
-"""
-# Look the TPU up by its name; write logs.
-_PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
+from infra.grants import Grant, On
+from infra.settings import VertexSettings
 
 
 class Identity(pulumi.ComponentResource):
@@ -40,8 +24,8 @@ class Identity(pulumi.ComponentResource):
     """
 
     email: pulumi.Output[str]
-    name: pulumi.Output[str]
-    """`projects/P/serviceAccounts/EMAIL`"""
+    made: tuple[pulumi.Resource, ...] = ()
+    """The account, if the stack makes it: what needs it waits for this."""
 
     def __init__(
         self,
@@ -52,45 +36,30 @@ class Identity(pulumi.ComponentResource):
     ) -> None:
         """With `machines` it is the account of their jobs, whose tokens they make."""
         super().__init__("tpu-stack:infra:Identity", "identity" if machines is None else "jobs")
-        # The URN of a resource has the type of its parent, not its name.
-        prefix = "" if machines is None else "jobs-"
-        project = stack.settings.project
-        account = gcp.serviceaccount.Account(
-            f"{prefix}account",
-            project=project,
-            account_id=stack.names.account if machines is None else stack.names.jobs_account,
-            display_name="Machines of a tpu-stack",
-            description=stack.marked_description,
-            # Google refuses an account that exists, which may be a colleague's; `tpustack recover`
-            # adopts what a killed update has made.
-            opts=services.after(apis.IAM_API, parent=self, ignore_changes=names.KEPT_DESCRIPTION),
-        )
-        self.email, self.name = account.email, account.name
-        member = pulumi.Output.concat("serviceAccount:", account.email)
-        only = () if machines is None else JOBS_OBJECTS
-        read_only = read_only_object(stack.settings)
-        grant_bucket_to(f"{prefix}storage.", bucket, account.email, self, read_only, only)
-        roles = list(_PROJECT_ROLES)
-        if stack.settings.is_compute:
-            roles.remove("roles/tpu.viewer")  # No TPU API knows its TPU.
-        if stack.settings.vm.ops_agent and machines is None:
-            roles.append("roles/monitoring.metricWriter")
-        for role in roles:
-            gcp.projects.IAMMember(
-                f"{prefix}{role.rpartition('/')[2]}",
-                project=project,
-                role=role,
-                member=member,
-                opts=services.after(apis.PROJECTS_API, parent=self),
-            )
+        own, settings = stack.names, stack.settings
+        given, email, account_id = settings.service_account, own.email, own.account
         if machines is not None:
-            gcp.serviceaccount.IAMMember(
-                f"{prefix}tokens",
-                service_account_id=account.name,
-                role="roles/iam.serviceAccountTokenCreator",
-                member=pulumi.Output.concat("serviceAccount:", machines.email),
-                opts=pulumi.ResourceOptions(parent=self),
+            given, email = settings.jobs.service_account, own.jobs_email
+            account_id = own.jobs_account
+        self.email = pulumi.Output.from_input(email)
+        if given is None:
+            account = gcp.serviceaccount.Account(
+                # The URN of a resource has the type of its parent, not its name.
+                "account" if machines is None else "jobs-account",
+                project=settings.project,
+                account_id=account_id,
+                display_name="Machines of a tpu-stack",
+                description=stack.marked_description,
+                # Google refuses an account that exists, which may be a colleague's; `tpustack
+                # recover` adopts what a killed update has made.
+                opts=services.after(
+                    apis.IAM_API, parent=self, ignore_changes=names.KEPT_DESCRIPTION
+                ),
             )
+            self.email, self.made = account.email, (account,)
+        found = grants.of_machines if machines is None else grants.of_jobs
+        needs = [*self.made, *(machines.made if machines else ())]
+        grant(found(settings, own), stack, services, bucket, self, needs)
         self.register_outputs({"email": self.email})
 
 
@@ -107,9 +76,8 @@ class Limits(pulumi.ComponentResource):
         """`tpu` is whom the TPU acts as."""
         super().__init__("tpu-stack:infra:Limits", "limits")
         settings = stack.settings
-        own = services.after(apis.IAM_API, apis.PROJECTS_API, parent=self)
-        member = pulumi.Output.concat("serviceAccount:", machines.email)
-        role: pulumi.Input[str] = f"projects/{settings.project}/roles/{settings.limits.role}"
+        agent, *others = grants.of_limits(settings, stack.names)
+        role: pulumi.Input[str] = agent.role
         if settings.limits.role is None:
             role = gcp.projects.IAMCustomRole(
                 "agent",
@@ -121,18 +89,9 @@ class Limits(pulumi.ComponentResource):
                     apis.IAM_API, apis.PROJECTS_API, parent=self, ignore_changes=["roleId"]
                 ),
             ).name
-        gcp.projects.IAMMember(
-            "agent", project=settings.project, role=role, member=member, opts=own
-        )
-        # A classic node acts as an account of Google's.
-        if settings.recovery.enabled and not settings.is_node:
-            gcp.serviceaccount.IAMMember(
-                "acts-as",
-                service_account_id=tpu.name,
-                role="roles/iam.serviceAccountUser",
-                member=member,
-                opts=own,
-            )
+        needs = [*machines.made, *tpu.made]
+        grant([agent], stack, services, None, self, needs, role=role)
+        grant(others, stack, services, None, self, needs)
         self.register_outputs({})
 
 
@@ -147,74 +106,59 @@ def week(now: datetime) -> str:
     return f"{year}w{number:02}"
 
 
-def read_only_object(settings: StackSettings) -> str | None:
-    """Return the object that the agent reads and its account must not write, if there is one."""
-    return DECLARATION if settings.recovery.enabled else None
-
-
-def grant_bucket_to(
-    name: str,
-    bucket: Bucket,
-    email: pulumi.Input[str],
+def grant(
+    given: Iterable[Grant],
+    stack: CheckedStack,
+    services: ProjectServices,
+    bucket: Bucket | None,
     parent: pulumi.Resource,
-    read_only: str | None = None,
-    only: tuple[str, ...] = (),
+    needs: Sequence[pulumi.Resource] = (),
+    *,
+    role: pulumi.Input[str] | None = None,
+    member: pulumi.Input[str] | None = None,
 ) -> list[pulumi.Resource]:
-    """Let an account use the bucket; `name` is what the grants' names begin with.
+    """Declare grants, unless an administrator grants roles.
 
-    The names must stay: for another name the engine makes the same grant, which is there already,
-    and then takes it away with the old name. They go with a bucket that goes with the stack,
-    instead of one by one before it.
+    Those on the bucket go with one that goes with the stack, instead of one by one before it.
+
+    Args:
+        given: what to grant.
+        stack: whose grants they are.
+        services: the APIs.
+        bucket: what grants on the bucket are on.
+        parent: whose resources they are.
+        needs: accounts that the stack makes.
+        role: instead of the grants' own, if the engine has yet to make it.
+        member: the same of the member.
     """
-    return [
-        gcp.storage.BucketIAMMember(
-            f"{name}{role.rpartition('.')[2]}",
-            bucket=bucket.name,
-            role=role,
-            condition=condition,
-            member=pulumi.Output.concat("serviceAccount:", email),
-            opts=pulumi.ResourceOptions(parent=parent, deleted_with=bucket.deleted_with),
-        )
-        for role, condition in bucket_grants(bucket.name, read_only, only)
-    ]
-
-
-def bucket_grants(
-    bucket: pulumi.Input[str], read_only: str | None, only: tuple[str, ...]
-) -> Iterator[tuple[str, gcp.storage.BucketIAMMemberConditionArgs | None]]:
-    """Yield each role on the bucket, with the condition under which it counts.
-
-    `read_only` names an object that may be read, but not created, overwritten or deleted. `only`
-    limits the grant to objects whose names begin so.
-
-    A list of objects is an access to the bucket, whose name the first condition lets pass. The
-    second leaves lists to the other role. Sources: "Resource attributes for IAM Conditions",
-    cloud.google.com/iam/docs/conditions-resource-attributes; the bucket needs uniform access,
-    cloud.google.com/storage/docs/access-control/iam#conditions.
-    """
-    objects = pulumi.Output.concat(
-        'resource.name.startsWith("projects/_/buckets/', bucket, "/objects/"
-    )
-    if only:
-        begins = [pulumi.Output.concat(objects, each, '")') for each in only]
-        either = pulumi.Output.all(*begins).apply(" || ".join)
-        yield (
-            _WRITER,
-            gcp.storage.BucketIAMMemberConditionArgs(title="Only what jobs use", expression=either),
-        )
-        yield _BUCKET_ROLES[1], None
-        return
-    if read_only is None:
-        yield from ((role, None) for role in _BUCKET_ROLES)
-        return
-    condition = gcp.storage.BucketIAMMemberConditionArgs(
-        title=f"Not {read_only}",
-        description="What pulumi up writes and the machines only read",
-        expression=pulumi.Output.concat("!", objects, read_only, '")'),
-    )
-    yield _WRITER, condition
-    yield _BUCKET_ROLES[1], None
-    yield _READER, None
+    made: list[pulumi.Resource] = []
+    for each in given if stack.settings.grant_roles else ():
+        who = {"role": role or each.role, "member": member or each.member}
+        if each.on is On.BUCKET and bucket is not None:
+            only = each.condition
+            one: pulumi.Resource = gcp.storage.BucketIAMMember(
+                each.name,
+                bucket=bucket.name,
+                condition=only and gcp.storage.BucketIAMMemberConditionArgs(**vars(only)),
+                opts=pulumi.ResourceOptions(
+                    parent=parent, depends_on=needs, deleted_with=bucket.deleted_with
+                ),
+                **who,
+            )
+        elif each.on is On.ACCOUNT:
+            one = gcp.serviceaccount.IAMMember(
+                each.name,
+                service_account_id=(
+                    f"projects/{names.project_of(each.target)}/serviceAccounts/{each.target}"
+                ),
+                opts=pulumi.ResourceOptions(parent=parent, depends_on=needs),
+                **who,
+            )
+        else:
+            own = services.after(apis.PROJECTS_API, parent=parent, depends_on=needs)
+            one = gcp.projects.IAMMember(each.name, project=each.target, opts=own, **who)
+        made.append(one)
+    return made
 
 
 # --- What Vertex AI needs to run jobs: its own identity, their account, who may submit them.
@@ -246,45 +190,27 @@ class VertexTraining(pulumi.ComponentResource):
         own = services.after(*_VERTEX_APIS, parent=self)
         # Otherwise Google makes it at the first job, which then fails because it has no rights.
         gcp.projects.ServiceIdentity("agent", project=project, service=apis.VERTEX_API, opts=own)
-        account = gcp.serviceaccount.Account(
-            "runner",
-            project=project,
-            account_id=stack.names.vertex_account,
-            display_name="Jobs of a tpu-stack on Vertex AI",
-            description=stack.marked_description,
-            opts=services.after(*_VERTEX_APIS, parent=self, ignore_changes=names.KEPT_DESCRIPTION),
-        )
-        grants = grant_bucket_to("runner-", bucket, account.email, self, only=VERTEX_OBJECTS)
-        writer = gcp.projects.IAMMember(
-            "writer",
-            project=project,
-            role="roles/logging.logWriter",
-            member=pulumi.Output.concat("serviceAccount:", account.email),
-            opts=own,
-        )
+        needs: list[pulumi.Resource] = []
+        if settings.service_account is None:
+            account = gcp.serviceaccount.Account(
+                "runner",
+                project=project,
+                account_id=stack.names.vertex_account,
+                display_name="Jobs of a tpu-stack on Vertex AI",
+                description=stack.marked_description,
+                opts=services.after(
+                    *_VERTEX_APIS, parent=self, ignore_changes=names.KEPT_DESCRIPTION
+                ),
+            )
+            needs.append(account)
+        given = grants.of_vertex(stack.settings, stack.names)
+        granted = grant(given, stack, services, bucket, self, needs)
+        email = stack.names.vertex_email
         # What depends on others goes first: a job that is cancelled still writes its log's end.
+        where = {"project": project, "region": settings.region or stack.settings.region}
         VertexJobs(
             "jobs",
-            {
-                "project": project,
-                "region": settings.region or stack.settings.region,
-                "account": account.email,
-            },
-            services.after(*_VERTEX_APIS, parent=self, depends_on=[*grants, writer]),
+            {**where, "account": email},
+            services.after(*_VERTEX_APIS, parent=self, depends_on=[*needs, *granted]),
         )
-        for submitter in settings.submitters:
-            gcp.projects.IAMMember(
-                f"user-{submitter}",
-                project=project,
-                role="roles/aiplatform.user",
-                member=submitter,
-                opts=own,
-            )
-            gcp.serviceaccount.IAMMember(
-                f"acts-as-{submitter}",
-                service_account_id=account.name,
-                role="roles/iam.serviceAccountUser",
-                member=submitter,
-                opts=pulumi.ResourceOptions(parent=self),
-            )
-        self.register_outputs({"email": account.email})
+        self.register_outputs({"email": email})

@@ -45,6 +45,11 @@ class Surroundings:
         """What a start-up script uses: the way to packages, and the bucket's objects."""
         return [*self.network.egress, *self.bucket.objects]
 
+    @property
+    def tags(self) -> list[str]:
+        """The network tags of every machine: the stack's own first."""
+        return [self.stack.names.network, *self.stack.settings.network.tags]
+
 
 def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
     """Return the VM's metadata without its start-up script."""
@@ -176,10 +181,9 @@ def _agent(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
     if settings.keeps_limits:
         found[Metadata.LIMITS] = _limits(stack)
     if settings.jobs.enabled:
-        account = stack.names.email_of(stack.names.jobs_account, settings.project)
-        found[Metadata.JOBS] = AS_ROOT if settings.jobs.as_root else account
+        found[Metadata.JOBS] = AS_ROOT if settings.jobs.as_root else stack.names.jobs_email
     if settings.messages.any:
-        found[Metadata.MESSAGES] = json.dumps({"log": stack.names.messages_log(settings.project)})
+        found[Metadata.MESSAGES] = json.dumps({"log": stack.names.messages_log})
     if len(settings.tpu_zones) > 1:
         found[Metadata.TPU_ZONES] = ",".join(settings.tpu_zones)
     return found

@@ -9,10 +9,10 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra import apis, names
+from infra import apis, grants, names
 from infra.catalog.entries import Accelerator, Host
 from infra.components import machine
-from infra.components.identity import JOBS_OBJECTS, grant_bucket_to, read_only_object
+from infra.components.identity import grant
 from infra.settings import machines
 from tpu_core import contract, paths, records
 from tpu_core.google import Json
@@ -159,7 +159,7 @@ class Tpu(pulumi.ComponentResource):
             "metadata": dict(self.metadata),
             "dataDisks": disks,
             "bootDiskConfig": filled(diskSizeGb=str(tpu.boot_disk_gib or "")),
-            "tags": [self.stack.names.network, *tpu.tags],
+            "tags": [*self.around.tags, *tpu.tags],
             "shieldedInstanceConfig": filled(enableSecureBoot=tpu.secure_boot),
             "autocheckpointEnabled": tpu.autocheckpoint,
         }
@@ -213,7 +213,7 @@ class TpuVm(Tpu):
                     else None
                 ),
                 service_account={"email": self.around.identity.email, "scopes": list(tpu.scopes)},
-                tags=[stack.names.network, *tpu.tags],
+                tags=[*self.around.tags, *tpu.tags],
                 metadata=dict(self.metadata),
                 labels=stack.marked_labels,
                 data_disks=[
@@ -394,9 +394,11 @@ class TpuNode(Tpu):
             **filled(cidrBlock=tpu.cidr_block, schedulingConfig=preemptible),
         }
         self.declare_for_agent({name: body}, [node])
-        read_only = read_only_object(stack.settings)
-        only = JOBS_OBJECTS if stack.settings.jobs.apart else ()
-        grant_bucket_to("tpu-", self.bucket, node.service_account, node, read_only, only)
+        read_only = grants.read_only_object(stack.settings)
+        only = grants.JOBS_OBJECTS if stack.settings.jobs.apart else ()
+        member = pulumi.Output.concat("serviceAccount:", node.service_account)
+        given = grants.on_bucket("tpu-", stack.names, "", read_only, only)
+        grant(given, stack, self.around.services, self.bucket, node, member=member)
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
         self.endpoints = node.network_endpoints.apply(self.urls)
@@ -553,7 +555,7 @@ class ComputeTpu(Tpu):
             # Said even if false: the provider keeps what is left out as it was.
             "shielded_instance_config": {"enable_secure_boot": tpu.secure_boot},
             "service_account": {"email": self.around.identity.email, "scopes": list(tpu.scopes)},
-            "tags": [stack.names.network, *tpu.tags],
+            "tags": [*self.around.tags, *tpu.tags],
             "metadata": dict(self.metadata),
         }
 

@@ -27,6 +27,8 @@ class Vm(pulumi.ComponentResource):
     """
 
     name: pulumi.Output[str]
+    address: pulumi.Output[str]
+    """The internal one."""
 
     def __init__(self, around: machine.Surroundings) -> None:
         super().__init__("tpu-stack:infra:Vm", "vm")
@@ -43,7 +45,7 @@ class Vm(pulumi.ComponentResource):
             scheduling=scheduling(vm),
             shielded_instance_config=_shielded(vm),
             service_account=_account(around.identity),
-            tags=[stack.names.network],
+            tags=around.tags,
             metadata=metadata,
             metadata_startup_script=machine.vm_script(stack),
             labels=stack.marked_labels,
@@ -59,6 +61,7 @@ class Vm(pulumi.ComponentResource):
             ),
         )
         self.name = instance.name
+        self.address = instance.network_interfaces.apply(lambda every: every[0].network_ip or "")
         self.register_outputs({"name": self.name})
 
     def _options(self, **more: Any) -> pulumi.ResourceOptions:
@@ -156,7 +159,7 @@ class InstanceGroup(pulumi.ComponentResource):
             metadata = {**metadata, Metadata.HEALTH_PORT: str(Port.HEALTH)}
         kept = _KEPT if any(task in metadata for task in _TASKS) else (*_KEPT, Metadata.AGENT)
         named = {key: value for key, value in metadata.items() if key not in kept}
-        tags, account = [stack.names.network], _account(self._around.identity)
+        tags, account = self._around.tags, _account(self._around.identity)
         content = [
             *(vm.machine_type, disk, _interfaces(vm, network), scheduling(vm)),
             *(_shielded(vm), account, tags, named, stack.labels),

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from infra.settings import machines
 from infra.settings.base import Section, StrEnum, Text
@@ -129,6 +129,18 @@ class BudgetSettings(Section):
 
 # --- Queue of jobs
 
+_ACCOUNT = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?@[-a-z0-9.]+\.iam\.gserviceaccount\.com")
+
+
+def _is_account(email: str) -> str:
+    if not _ACCOUNT.fullmatch(email):
+        raise ValueError(
+            "is not a service account's address (NAME@PROJECT.iam.gserviceaccount.com)"
+        )
+    return email
+
+
+Account = Annotated[Text, AfterValidator(_is_account)]
 _MEMBER = re.compile(r"(user|group|serviceAccount):[^\s@]+@[^\s@]+|principal(Set)?://\S+")
 _VERTEX_NETWORK = re.compile(r"projects/\d+/global/networks/[a-z][-a-z0-9]*")
 _VERTEX_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
@@ -137,6 +149,10 @@ _VERTEX_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 class VertexSettings(Section):
     """Managed training: what Vertex AI needs for `tpustack job submit --on vertex`."""
 
+    service_account: Account | None = None
+    """Email address of an existing service account that runs the jobs. Without it, the stack
+    creates one.
+    """
     region: Text | None = None
     """Region of the custom jobs, for example us-central1. The stack's own by default."""
     network: Text | None = None
@@ -186,6 +202,10 @@ class JobsSettings(Section):
     as_root: bool = False
     """Run jobs as root and with the machine's service account. That account can write every object
     and, with recovery, create TPUs. Otherwise jobs have their own user and service account.
+    """
+    service_account: Account | None = None
+    """Email address of an existing service account for jobs of the queue. Without it, the stack
+    creates one. Requires `jobs.enabled`, and can't be used with `jobs.asRoot`.
     """
     vertex: VertexSettings | None = None
     """What Vertex AI needs to run jobs of this stack, which use its bucket. Without it, Vertex AI
@@ -269,6 +289,10 @@ class NetworkSettings(Section):
     subnetwork: Text | None = None
     """Name of its subnet in the TPU's region (the network's name by default). Requires
     `network.create: false`.
+    """
+    tags: tuple[Text, ...] = ()
+    """Network tags of the VM and of all hosts of the TPU, besides the stack's own, for firewall
+    rules of an existing network.
     """
     subnet_range: Text | None = None
     """Address range of the subnet, for example 10.10.0.0/20. A network that the stack creates gets
@@ -356,6 +380,14 @@ class StackSettings(Section, strict=False):
     """Recovery of a preempted TPU."""
     budget: BudgetSettings | None = None
     """A budget with alerts. Without it, the stack has no budget."""
+    service_account: Account | None = None
+    """Email address of an existing service account for the VM and the TPU. The deployer must be
+    able to act as it (`roles/iam.serviceAccountUser`). Without it, the stack creates one.
+    """
+    grant_roles: bool = True
+    """Grant the service accounts their roles. With false, an administrator must grant them: a
+    preview lists the commands.
+    """
     enable_apis: bool = True
     """Enable the Google APIs that the stack needs. With false, an administrator must enable them.
     """
@@ -371,6 +403,11 @@ class StackSettings(Section, strict=False):
     def is_compute(self) -> bool:
         """Whether the TPU is a machine of Compute Engine, which is the stack's only machine."""
         return self.architecture is machines.Architecture.COMPUTE
+
+    @property
+    def has_vm(self) -> bool:
+        """Whether there is a VM next to the TPU."""
+        return self.vm.create and not self.is_compute
 
     @property
     def keeps_limits(self) -> bool:

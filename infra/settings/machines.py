@@ -269,6 +269,10 @@ class InstanceGroupSettings(Section):
 class VmSettings(Section):
     """The VM drives the TPU by gRPC. It can be small if the model fits into its memory."""
 
+    create: bool = True
+    """Create the VM. With false, the stack's only machine is the TPU, whose worker 0 runs the
+    trainer. Requires `training.runOn: tpu`.
+    """
     machine_type: Text = "n1-standard-2"
     """Compute Engine machine type, for example n2-highmem-8."""
     capacity: VmCapacity = VmCapacity.ON_DEMAND

@@ -179,6 +179,8 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
     if host is not None and not tpu:
         raise errors.UsageError(f"--host {host} is a host of the TPU, which needs --tpu, too")
     if not tpu and not settings.is_compute:
+        if not settings.has_vm:
+            raise errors.UsageError("vm.create is false, so there is no VM. Use --tpu")
         return Machine(names.vm, project, settings.vm_zone)
     if settings.is_node:
         raise errors.UsageError(

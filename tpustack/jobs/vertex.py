@@ -104,13 +104,12 @@ def _place(
         if network and (why := live.why_not_peered(Google(), network)):
             text = f"jobs.vertex.network: {why}, so that no job starts there. {live.CURE}"
             raise UsageError(text)
-    names = names_of(settings, stack)
     return {
         "project": settings.project,
         "region": (vertex.region if vertex else None) or settings.region,
         "tpu": kind,
         "image": str(image),
-        "account": names.email_of(names.vertex_account, settings.project),
+        "account": names_of(settings, stack).vertex_email,
         "network": network,
         **({"strategy": SPOT} if spot else {}),
         **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),

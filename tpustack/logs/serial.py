@@ -431,11 +431,9 @@ def stack_texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[st
             pieces.append(answer["contents"])
             start = int(answer["next"])
 
-    texts: dict[str, Callable[[], str]] = {
-        f"TPU {outputs['tpu_name']}": tpu_state,
-        f"VM {vm}": vm_state,
-        f"serial port of {vm}": port,
-    }
+    texts: dict[str, Callable[[], str]] = {f"TPU {outputs['tpu_name']}": tpu_state}
+    if vm:
+        texts |= {f"VM {vm}": vm_state, f"serial port of {vm}": port}
     for name, text in texts.items():
         try:
             yield name, text()

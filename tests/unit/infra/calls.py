@@ -30,7 +30,7 @@ def labels_of(settings: StackSettings) -> Json:
 
 def email_of(settings: StackSettings, context: Context) -> str:
     """The stack's account."""
-    return f"{context.names.account}@{settings.project}.iam.gserviceaccount.com"
+    return context.names.email
 
 
 def network_of(settings: StackSettings, context: Context) -> tuple[str, str]:

@@ -181,7 +181,8 @@ def _managed(chance: Random) -> Json:
 
 
 def _network(chance: Random, region: str) -> Json:
-    given = {"create": False, "name": GIVEN_NETWORK, "subnetRange": str(given_range(region))}
+    given: Json = {"create": False, "name": GIVEN_NETWORK, "tags": ["egress"]}
+    given["subnetRange"] = str(given_range(region))
     if chance.random() < 0.5:
         given["subnetwork"] = GIVEN_NETWORK
     return chance.choice(({}, {}, {"subnetRange": "172.20.0.0/24"}, {"create": False}, given))

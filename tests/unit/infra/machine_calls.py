@@ -100,7 +100,7 @@ def _node(settings: StackSettings, context: Context) -> Json:
         },
         "serviceAccount": {"email": email_of(settings, context), "scope": list(tpu.scopes)},
         "labels": labels_of(settings),
-        "tags": [context.names.network, *tpu.tags],
+        "tags": [context.names.network, *settings.network.tags, *tpu.tags],
         **({"shieldedInstanceConfig": {"enableSecureBoot": True}} if tpu.secure_boot else {}),
     }
 
@@ -227,7 +227,7 @@ def _hosts(settings: StackSettings, context: Context) -> Iterator[Call]:
         "reservationAffinity": reservation,
         "shieldedInstanceConfig": {"enableSecureBoot": tpu.secure_boot},
         "serviceAccounts": [{"email": email_of(settings, context), "scopes": list(tpu.scopes)}],
-        "tags": {"items": [context.names.network, *tpu.tags]},
+        "tags": {"items": [context.names.network, *settings.network.tags, *tpu.tags]},
         "labels": labels_of(settings),
     }
     instances = _compute(settings, f"{zone}/instances")
@@ -283,7 +283,7 @@ def _instance(settings: StackSettings, context: Context) -> Json:
             "enableIntegrityMonitoring": vm.shielded.integrity_monitoring,
         },
         "serviceAccounts": [{"email": email_of(settings, context), "scopes": [FULL_SCOPE]}],
-        "tags": {"items": [context.names.network]},
+        "tags": {"items": [context.names.network, *settings.network.tags]},
         "metadata": {"items": items},
         "labels": labels_of(settings),
     }

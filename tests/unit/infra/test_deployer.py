@@ -125,11 +125,23 @@ def test_the_roles_that_a_stack_gives_are_those_on_the_list(
 
 def test_each_group_that_may_grant_names_the_roles() -> None:
     grants = deployer._catalog()["grants"]
-    common = grants["everything"].keys()
+    common = grants["roles for its machines"].keys()
     for group, by_kind in deployer._catalog()["groups"].items():
         held = {name for names in by_kind.values() for name in names}
         granting = {name for name in held if name.endswith(".setIamPolicy")}
         assert granting == grants.get(group, {}).keys() - (common - granting), group
+
+
+def test_a_stack_with_accounts_and_grants_of_others_takes_no_right_to_make_either() -> None:
+    account = {"serviceAccount": "tpu@hub-project.iam.gserviceaccount.com", "grantRoles": False}
+    jobs = {"enabled": True, "serviceAccount": "jobs@hub-project.iam.gserviceaccount.com"}
+    key = "projects/hub-project/locations/us-central1/keyRings/r/cryptoKeys/k"
+    asked = of(**account, jobs=jobs, bucket={"encryption": {"key": key}})
+    assert not asked.grants
+    assert [name for name in asked.of_project() if name.startswith("iam.")] == [
+        "iam.serviceAccounts.actAs"
+    ]
+    assert not [name for name in asked.of_project() if name.endswith("IamPolicy")]
 
 
 def test_a_stack_whose_role_is_there_makes_none() -> None:

@@ -205,7 +205,8 @@ def test_the_page_documents_exactly_the_outputs() -> None:
 def test_a_preview_knows_no_endpoint_but_every_name(run: Run) -> None:
     _, outputs = run(config(), preview=True)
     unknown = {name for name, value in outputs.items() if value is None}
-    assert {"tpu_endpoint", "tpu_endpoints", "service_account"} >= unknown
+    ids = {"service_account", "network", "subnetwork"}
+    assert {"tpu_endpoint", "tpu_endpoints", *ids} >= unknown
     assert "tpu_endpoint" in unknown
 
 

@@ -25,6 +25,7 @@ NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 HOST = {"acceleratorType": "ct6e-standard-4t"}
 HOSTS = "ct5p-hightpu-4t, ct6e-standard-1t, ct6e-standard-4t, ct6e-standard-8t or tpu7x-standard-4t"
 
+ACCOUNT = "tpu@hub-project.iam.gserviceaccount.com"
 DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
 
 
@@ -44,6 +45,71 @@ def disks(*disks: dict[str, object], **tpu: object) -> dict[str, object]:
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "no VM, but a training on it",
+        config(vm={"create": False}, training={"runOn": "vm"}),
+        "vm.create: false leaves nothing that trains, because training.runOn is vm. "
+        "Set training.runOn: tpu, or remove it.",
+    ),
+    (
+        "no VM, but settings of one",
+        config(vm={"create": False, "publicIp": True}, training={"runOn": "tpu"}),
+        "vm.publicIp: true is for a VM, but vm.create is false. Remove one of the two.",
+    ),
+    (
+        "no VM, but a TPU Node",
+        node() | {"tpu-stack:vm": {"create": False}},
+        "vm.create: false leaves nothing that drives the TPU Node. "
+        "Remove it, or use architecture vm with training.runOn: tpu.",
+    ),
+    (
+        "a user instead of a service account",
+        config(serviceAccount="me@example.com"),
+        'serviceAccount: "me@example.com" is not a service account\'s address '
+        "(NAME@PROJECT.iam.gserviceaccount.com). Correct it.",
+    ),
+    (
+        "an account of jobs that have none of their own",
+        config(jobs={"enabled": True, "asRoot": True, "serviceAccount": ACCOUNT}),
+        f'jobs.serviceAccount: "{ACCOUNT}" is for jobs with an account of their own, which needs '
+        "jobs.enabled without jobs.asRoot. Remove it.",
+    ),
+    (
+        "jobs with the machines' account",
+        config(serviceAccount=ACCOUNT, jobs={"enabled": True, "serviceAccount": ACCOUNT}),
+        f'jobs.serviceAccount: "{ACCOUNT}" is the account of the machines, so jobs could do all '
+        "that they can. Use another account, or leave it out.",
+    ),
+    (
+        "grants elsewhere, but a role of the stack's own",
+        config(grantRoles=False, limits={"idleMinutes": 60}),
+        "limits.role is required with grantRoles: false, because the stack creates no role either. "
+        "Set the ID of a custom role with tpu.nodes.delete, tpu.nodes.start and tpu.nodes.stop.",
+    ),
+    (
+        "grants elsewhere, but a key of the stack's own",
+        config(grantRoles=False, bucket={"encryption": {}}),
+        "bucket.encryption.key is required with grantRoles: false, because Cloud Storage must be "
+        "able to use the key before the bucket is created. Set the name of an existing key.",
+    ),
+    (
+        "grants elsewhere, but a topic of the stack's own",
+        config(grantRoles=False, messages={"pubsubTopic": "tpu-messages"}),
+        'messages.pubsubTopic: "tpu-messages" takes a role on the topic, but grantRoles is false. '
+        "Use e-mail addresses or messages.channels.",
+    ),
+    (
+        "grants elsewhere to an account that Google chooses",
+        node() | {"tpu-stack:grantRoles": False},
+        "grantRoles: false is for architecture vm and compute: Google chooses a TPU Node's account "
+        "when it creates the node. Use another architecture, or remove it.",
+    ),
+    (
+        "a tag of the network that is none",
+        config(network={"tags": ["Egress"]}),
+        'network.tags[0]: "Egress" is not a network tag (at most 63 lower-case letters, digits and '
+        "hyphens, a letter first, no hyphen last). Use one like tpu-workers.",
+    ),
     (
         "no project",
         {**config(), "gcp:project": ""},
@@ -306,9 +372,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a group that is none",
         config(vm="n1-standard-2"),
-        'vm: "n1-standard-2" is not a map of settings. Set below it: machineType, capacity, '
-        "terminationAction, instanceGroup, image, bootDiskGib, bootDiskType, keepBootDisk, "
-        "publicIp, osLogin, serialPortLogging, shielded, opsAgent.",
+        'vm: "n1-standard-2" is not a map of settings. Set below it: create, machineType, '
+        "capacity, terminationAction, instanceGroup, image, bootDiskGib, bootDiskType, "
+        "keepBootDisk, publicIp, osLogin, serialPortLogging, shielded, opsAgent.",
     ),
     (
         "a flag that is none",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from infra.components.identity import JOBS_OBJECTS
+from infra.grants import JOBS_OBJECTS
 from localcloud.core import projects
 from tests.unit.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore

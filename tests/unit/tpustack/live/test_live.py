@@ -8,6 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from infra.names import names_of
+from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.cloud import SETTING
@@ -244,16 +246,25 @@ def test_the_quota_of_this_kind_of_tpu_decides(
 
 
 def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
-    asked = MagicMock(project="example.com:p")
-    asked.context.names.account, asked.context.names.jobs_account = "night-sa", "night-job"
-    asked.settings.jobs.apart = False
-    assert [one.state for one in account(asked)] == ["warning"]
-    (url,) = asked.google.get.call_args.args
-    assert url.endswith("/night-sa@p.example.com.iam.gserviceaccount.com")
-    asked.settings.jobs.apart = True
+    config = {"gcp:project": "example.com:p", "tpu-stack:zone": "us-central1-b"}
+    settings = parse(config | {"tpu-stack:jobs": {"enabled": True}}, "night")
+    asked = MagicMock(settings=settings)
+    asked.context.names = names_of(settings, "night")
     assert [one.state for one in account(asked)] == ["warning", "warning"]
-    (url,) = asked.google.get.call_args.args
-    assert url.endswith("/night-job@p.example.com.iam.gserviceaccount.com")
+    for end, call in zip(("sa", "job"), asked.google.get.call_args_list, strict=True):
+        name = f"tpu-stack-night-{end}@p.example.com.iam.gserviceaccount.com"
+        assert call.args[0].endswith(f"/projects/example.com:p/serviceAccounts/{name}")
+
+
+def test_an_existing_account_must_be_there(live: Live, api: Client) -> None:
+    email = f"machines@{DEFAULT_PROJECT}.iam.gserviceaccount.com"
+    code, found = live("service account", serviceAccount=email)
+    assert (code, found["service account"][0]) == (2, "wrong")
+    accounts = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
+    api.post(accounts, {"accountId": "machines"})
+    code, found = live("service account", serviceAccount=email)
+    api.delete(f"{accounts}/{email}")
+    assert (code, found["service account"]) == (0, ("ok", f"{email} is there"))
 
 
 def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:

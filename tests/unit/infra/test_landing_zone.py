@@ -1,0 +1,128 @@
+"""A stack that uses accounts, grants and firewall rules of others, or has no VM."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from infra.catalog import Catalog
+from infra.cost import of_stack
+from infra.grants import commands
+from infra.names import names_of, project_of
+from infra.settings.parse import parse
+
+from .conftest import Run, config
+
+EMAIL = "tpu@hub-project.iam.gserviceaccount.com"
+JOBS = "jobs@hub-project.iam.gserviceaccount.com"
+VERTEX = "vertex@hub-project.iam.gserviceaccount.com"
+KEY = "projects/hub-project/locations/us-central1/keyRings/r/cryptoKeys/k"
+ALONE = {"vm": {"create": False}, "training": {"runOn": "tpu"}}
+Given = set[tuple[str, str, str, str | None]]
+EVERYTHING: dict[str, Any] = {
+    "serviceAccount": EMAIL,
+    "jobs": {
+        "enabled": True,
+        "serviceAccount": JOBS,
+        "vertex": {"serviceAccount": VERTEX, "submitters": ["user:me@example.com"]},
+    },
+    "limits": {"role": "tpu_stack_limits"},
+    "recovery": {"enabled": True},
+    "vm": {"opsAgent": True},
+}
+
+
+def test_machines_act_as_an_existing_account_and_the_stack_makes_none(run: Run) -> None:
+    engine, outputs = run(config(serviceAccount=EMAIL))
+    assert engine.of("Account") == []
+    assert engine.one("V2Vm")["serviceAccount"]["email"] == EMAIL
+    assert engine.one("Instance")["serviceAccount"]["email"] == EMAIL
+    assert {one.inputs["member"] for one in engine.of("IAMMember")} == {f"serviceAccount:{EMAIL}"}
+    assert outputs["service_account"] == EMAIL
+    assert outputs["jobs_service_account"] == ""
+
+
+def test_jobs_and_vertex_ai_run_as_existing_accounts(run: Run) -> None:
+    engine, outputs = run(config(**EVERYTHING))
+    assert engine.of("Account") == []
+    assert engine.one("V2Vm")["serviceAccount"]["email"] == JOBS
+    assert engine.one("Instance")["metadata"]["training-jobs"] == JOBS
+    assert outputs["jobs_service_account"] == JOBS
+    assert engine.dynamic("CustomJobs")["account"] == VERTEX
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"serviceAccount": EMAIL},
+        EVERYTHING,
+        {**EVERYTHING, "jobs": {"enabled": True, "asRoot": True}},
+        {"recovery": {"enabled": True}, "limits": {"role": "tpu_stack_limits"}},
+    ],
+)
+def test_the_commands_for_an_administrator_grant_what_the_stack_would(
+    run: Run, settings: dict[str, Any]
+) -> None:
+    engine, _ = run(config(**settings))
+    declared: Given = set()
+    for one in engine.resources:
+        if one.kind.lower().endswith("iammember"):
+            inputs = one.inputs
+            where = inputs.get("bucket") or inputs.get("serviceAccountId") or inputs["project"]
+            only = inputs.get("condition", {}).get("expression")
+            declared.add((where.rpartition("/")[2], inputs["role"], inputs["member"], only))
+    elsewhere = parse(config(**settings, grantRoles=False), "test")
+    assert {read(command) for command in commands(elsewhere, names_of(elsewhere, "test"))} == (
+        declared
+    )
+
+
+def read(command: str) -> tuple[str, str, str, str | None]:
+    """What a command grants: on what, which role, to whom and when."""
+    words = shlex.split(command)
+    flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
+    target = words[words.index("add-iam-policy-binding") + 1].removeprefix("gs://")
+    only = flags["condition"].partition("expression=")[2] or None
+    if "service-accounts" in words:
+        assert flags["project"] == project_of(target)
+    return target, flags["role"], flags["member"], only
+
+
+def test_a_stack_whose_grants_are_made_elsewhere_declares_none_and_lists_them(run: Run) -> None:
+    settings = {**EVERYTHING, "bucket": {"encryption": {"key": KEY}}, "grantRoles": False}
+    engine, outputs = run(config(**settings), preview=True)
+    kinds = [one.kind.lower() for one in engine.resources]
+    assert not [kind for kind in kinds if "iam" in kind]
+    assert outputs["bucket_key"] == KEY
+    (said,) = (each for each in engine.warnings if each.startswith("grantRoles"))
+    assert "--role=roles/iam.serviceAccountTokenCreator" in said
+    assert f"gcloud storage service-agent --project=some-project --authorize-cmek {KEY}" in said
+
+
+def test_tags_of_the_network_are_on_every_machine(run: Run) -> None:
+    tags = {"network": {"tags": ["egress"]}}
+    engine, _ = run(config(**tags))
+    own = "tpu-stack-test-net"
+    assert engine.one("Instance")["tags"] == [own, "egress"]
+    assert engine.one("V2Vm")["tags"] == [own, "egress"]
+    engine, _ = run(config(**tags, vm={"instanceGroup": {}}))
+    assert engine.one("InstanceTemplate")["tags"] == [own, "egress"]
+
+
+def test_a_stack_without_a_vm_is_the_tpu_alone_and_pays_for_no_vm(run: Run) -> None:
+    engine, outputs = run(config(**ALONE))
+    assert engine.of("Instance") == []
+    assert len(engine.of("V2Vm")) == 1
+    assert outputs["vm_name"] == outputs["vm_address"] == ""
+    cost = of_stack(parse(config(**ALONE), "test"), "test", Catalog())
+    assert [line.part for line in cost.lines] == ["TPU", "Bucket", "NAT"]
+    assert not [note for note in cost.notes if note.startswith("VM")]
+
+
+@pytest.mark.parametrize("project", ["my-project", "example.com:mine"])
+def test_an_address_tells_the_project_of_its_account(project: str) -> None:
+    settings = parse({**config(), "gcp:project": project}, "test")
+    assert project_of(names_of(settings, "test").email) == project
