@@ -70,7 +70,7 @@ def run(root: Path) -> dict[str, pulumi.Input[object]]:
 
 
 def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulumi.Input[object]]:
-    """Check the settings, then declare the stack.
+    """Check the settings, then declare the stack and export its outputs.
 
     Returns:
         The outputs by name.
@@ -78,7 +78,15 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     Raises:
         SettingsError: before anything is declared.
     """
-    stack = checks.ensure_valid(settings, context)
+    values = declare_checked(checks.ensure_valid(settings, context))
+    for name, value in values.items():
+        pulumi.export(name, value)
+    return values
+
+
+def declare_checked(stack: checks.CheckedStack) -> dict[str, pulumi.Input[object]]:
+    """Declare a stack that has passed the checks, and return its outputs by name."""
+    settings, context = stack.settings, stack.context
     preview = pulumi.runtime.is_dry_run()
     for warning in stack.warnings:
         # The update after a preview changes nothing about what is unverified.
@@ -109,18 +117,18 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
     if settings.is_compute:
         compute = tpu.ComputeTpu(around)
-        return _export(around, compute.host, compute)
+        return _outputs(around, compute.host, compute)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
     made: tpu.Tpu = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
     group = settings.vm.instance_group
     driver = vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
-    return _export(around, driver.name, made)
+    return _outputs(around, driver.name, made)
 
 
-def _export(
+def _outputs(
     around: machine.Surroundings, vm_name: pulumi.Output[str], made: tpu.Tpu
 ) -> dict[str, pulumi.Input[object]]:
-    """Export every output and return them."""
+    """Return the value of every output."""
     settings, store = around.stack.settings, around.bucket
     values: dict[str, pulumi.Input[object]] = {
         "architecture": settings.architecture.value,
@@ -141,6 +149,4 @@ def _export(
         "vm_zone": settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.
-    for name in OUTPUTS:
-        pulumi.export(name, values[name])
-    return values
+    return {name: values[name] for name in OUTPUTS}
