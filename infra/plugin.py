@@ -257,7 +257,8 @@ class Plugin(protocol.Provider):
             if not unknown:
                 stack = checked(kind, name, given, self._root)
         except SettingsError as error:
-            raise InputPropertiesError(_refusal(kind, name, error)) from None
+            # Without a list of errors the SDK fails to say anything.
+            raise InputPropertiesError(_refusal(kind, name, error), []) from None
         component = pulumi.ComponentResource(request.resource_type, name, None, request.options)
         urn = await component.urn.future()
         assert urn is not None
