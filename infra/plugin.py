@@ -24,6 +24,7 @@ from infra import catalog, checks, names, program
 from infra.checks import software
 from infra.settings import StackSettings, base, parse
 from infra.settings.base import Problem, SettingsError
+from tpu_core.words import plural
 
 PACKAGE: Final = "tpu-stack"
 VERSION: Final = "0.1.0"
@@ -198,29 +199,31 @@ def _undeclarable(settings: StackSettings) -> Iterator[Problem]:
 
 def _merged(below: Json, above: Json) -> Json:
     """Return both, group by group; what is above wins."""
-    both = {key: _merged(below[key], above[key]) for key in below.keys() & above.keys() if (
-        isinstance(below[key], dict) and isinstance(above[key], dict)
-    )}
+    both = {
+        key: _merged(below[key], above[key])
+        for key in below.keys() & above.keys()
+        if (isinstance(below[key], dict) and isinstance(above[key], dict))
+    }
     return {**below, **above, **both}
 
 
-def _told(value: PropertyValue) -> Any:
-    """Return an argument as a stack file has it. Raises _UnknownError if it is not known yet."""
+def told(value: PropertyValue) -> Any:
+    """Return an argument as a stack file has it. Raises UnknownError if it is not known yet."""
     if value.is_secret:
         return {"secure": ""}
     inner = value.value
     if isinstance(inner, Computed):
-        raise _UnknownError
+        raise UnknownError
     if isinstance(inner, Mapping):
-        told = {key: _told(each) for key, each in inner.items()}
-        return {key: each for key, each in told.items() if each is not None}
+        items = {key: told(each) for key, each in inner.items()}
+        return {key: each for key, each in items.items() if each is not None}
     if isinstance(inner, tuple):
-        return [_told(each) for each in inner]
+        return [told(each) for each in inner]
     # All numbers come as floats.
     return int(inner) if isinstance(inner, float) and inner.is_integer() else inner
 
 
-class _UnknownError(Exception):
+class UnknownError(Exception):
     """An argument is of a resource that this preview has not created."""
 
 
@@ -247,8 +250,8 @@ class Plugin(protocol.Provider):
         unknown, arguments = [], {}
         for key, value in request.inputs.items():
             try:
-                arguments[key] = _told(value)
-            except _UnknownError:
+                arguments[key] = told(value)
+            except UnknownError:
                 unknown.append(key)
         given = {key: value for key, value in arguments.items() if value is not None}
         stack: checks.CheckedStack | None = None
@@ -278,7 +281,7 @@ class Plugin(protocol.Provider):
 
 
 def _refusal(kind: str, name: str, error: SettingsError) -> str:
-    count = base.plural(len(error.problems), "problem")
+    count = plural(len(error.problems), "problem")
     lines = [f"{count} in the arguments of {kind} {name!r}:"]
     lines += [f"  - {problem}" for problem in error.problems]
     return "\n".join([*lines, "None of its resources was created or changed."])
@@ -292,14 +295,21 @@ def _name_after(component: pulumi.ComponentResource) -> None:
     """
     runtime.set_root_resource(component)
     monitor: Any = runtime.get_monitor()
-    register = monitor.RegisterResource
+    register, register_hook = monitor.RegisterResource, monitor.RegisterResourceHook
+    prefix = f"{component.pulumi_resource_name}-"
 
     def registered(request: Any) -> Any:
-        request.name = f"{component.pulumi_resource_name}-{request.name}"
+        request.name = prefix + request.name
+        for _, hooks in request.hooks.ListFields():
+            hooks[:] = [prefix + hook for hook in hooks]
         return register(request)
 
+    def hooked(request: Any) -> Any:
+        request.name = prefix + request.name
+        return register_hook(request)
+
     # This call's own: each one that the engine makes has another connection to it.
-    monitor.RegisterResource = registered
+    monitor.RegisterResource, monitor.RegisterResourceHook = registered, hooked
 
 
 async def _state(output: pulumi.Output[Any]) -> PropertyValue:
