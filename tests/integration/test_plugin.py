@@ -58,7 +58,7 @@ def tools(tools: Toolchain) -> Toolchain:
 @pytest.fixture
 def in_each(
     tmp_path: Path, environment: dict[str, str], quick_python: Path, plugin: Path
-) -> Callable[[Callable[[Program], object]], dict[str, dict[str, str]]]:
+) -> Callable[[Task], Results]:
     """Does something with a program of each language, all at once; returns what came of it."""
     whole = {**os.environ, **environment}
 

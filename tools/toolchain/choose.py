@@ -116,9 +116,9 @@ def choose_provider(engine: Part) -> Part:
 def _host_of(language: str, engine: Engine) -> Path:
     """Return the host of another language: the one that came with the engine, else a build."""
     module = pins.LANGUAGES[language]
-    beside = Path(engine.engine.path).resolve().with_name(module.name)
-    if beside.is_file() and (engine.engine.origin != "path" or pins.may_run(beside)):
-        return beside
+    sibling = Path(engine.engine.path).resolve().with_name(module.name)
+    if sibling.is_file() and (engine.engine.origin != "path" or pins.may_run(sibling)):
+        return sibling
     return gobuild.build(module) / module.name
 
 
