@@ -54,8 +54,8 @@ class Kind:
 KINDS: Final[Mapping[str, Kind]] = {
     "TpuTraining": Kind("A bucket, a VM, a TPU and the training that runs on them.", {}),
     "TpuQueue": Kind(
-        "A bucket, a VM and a TPU that run the jobs of a queue, which `tpustack job --bucket` "
-        "submits. Anyone who can write to the bucket can run programs on the machine.",
+        "A bucket, a VM and a TPU that run jobs from a queue, sent by `tpustack job submit`. "
+        "Anyone who can write to the bucket can run programs on the machine.",
         {"jobs": {"enabled": True}},
     ),
     "TpuMachine": Kind(
