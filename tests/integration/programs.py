@@ -77,6 +77,8 @@ class Program:
             **environment,
             "PULUMI_NODEJS_TRANSPILE_ONLY": "true",
             "npm_config_offline": "true",
+            # Before it generates a package, the engine has pip upgrade itself and setuptools.
+            "PIP_NO_INDEX": "1",
             "PYTHONPATH": str(self.folder / "lib"),
         }
         self.folder.mkdir()
