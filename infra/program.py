@@ -77,7 +77,7 @@ def run(root: Path) -> dict[str, pulumi.Input[object]]:
 
 
 def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulumi.Input[object]]:
-    """Check the settings, then declare the stack.
+    """Check the settings, then declare the stack and export its outputs.
 
     Returns:
         The outputs by name.
@@ -85,7 +85,15 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     Raises:
         SettingsError: before anything is declared.
     """
-    stack = checks.ensure_valid(settings, context)
+    values = declare_checked(checks.ensure_valid(settings, context))
+    for name, value in values.items():
+        pulumi.export(name, value)
+    return values
+
+
+def declare_checked(stack: checks.CheckedStack) -> dict[str, pulumi.Input[object]]:
+    """Declare a stack that has passed the checks, and return its outputs by name."""
+    settings, context = stack.settings, stack.context
     preview = pulumi.runtime.is_dry_run()
     for warning in stack.warnings:
         # The update after a preview changes nothing about what is unverified.
@@ -116,18 +124,18 @@ def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulum
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
     if settings.is_compute:
         compute = tpu.ComputeTpu(around)
-        return _export(around, compute, compute.host, jobs=jobs)
+        return _outputs(around, compute, compute.host, jobs=jobs)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
     made: tpu.Tpu = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
     if not settings.has_vm:
-        return _export(around, made, jobs=jobs)
+        return _outputs(around, made, jobs=jobs)
     if (group := settings.vm.instance_group) is not None:
-        return _export(around, made, vm.InstanceGroup(around, group).name, jobs=jobs)
+        return _outputs(around, made, vm.InstanceGroup(around, group).name, jobs=jobs)
     driver = vm.Vm(around)
-    return _export(around, made, driver.name, driver.address, jobs=jobs)
+    return _outputs(around, made, driver.name, driver.address, jobs=jobs)
 
 
-def _export(
+def _outputs(
     around: machine.Surroundings,
     made: tpu.Tpu,
     vm_name: pulumi.Input[str] = "",
@@ -135,7 +143,7 @@ def _export(
     *,
     jobs: identity.Identity | None,
 ) -> dict[str, pulumi.Input[object]]:
-    """Export every output and return them."""
+    """Return the value of every output."""
     settings, store = around.stack.settings, around.bucket
     values: dict[str, pulumi.Input[object]] = {
         "architecture": settings.architecture.value,
@@ -161,6 +169,4 @@ def _export(
         "vm_zone": settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.
-    for name in OUTPUTS:
-        pulumi.export(name, values[name])
-    return values
+    return {name: values[name] for name in OUTPUTS}

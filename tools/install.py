@@ -20,12 +20,15 @@ def main() -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python tools/install.py", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print every part and its origin")
+    parser.add_argument(
+        "--language", action="append", choices=pins.LANGUAGES, help="run its programs, too"
+    )
     arguments = parser.parse_args()
     for number in processes.STOPS:
         signal.signal(number, _interrupt)
     started = time.monotonic()
     try:
-        result = choose.toolchain()
+        result = choose.toolchain(arguments.language or ())
     except KeyboardInterrupt:
         processes.say("interrupted. No process keeps running, and no unfinished file is left.")
         return 130

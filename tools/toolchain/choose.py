@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -54,8 +54,11 @@ class Toolchain:
         return {**asdict(self), "bin": str(self.bin), "seconds": round(seconds, 1)}
 
 
-def toolchain() -> Toolchain:
-    """Find, download or build every part, and put them where Pulumi looks for them."""
+def toolchain(languages: Sequence[str] = ()) -> Toolchain:
+    """Find, download or build every part, and put them where Pulumi looks for them.
+
+    `languages` are those of `pins.LANGUAGES` whose programs the engine shall run, too.
+    """
     engine = choose_engine()
     provider = choose_provider(engine.engine)
     plugins.link(Path(provider.path))
@@ -65,6 +68,7 @@ def toolchain() -> Toolchain:
                 pins.ENGINE: Path(engine.engine.path),
                 pins.HOST: Path(engine.host.path),
                 **{script.name: script for script in engine.scripts},
+                **{host.name: host for host in (_host_of(each, engine) for each in languages)},
             }
         ),
         engine=engine.engine,
@@ -107,6 +111,15 @@ def choose_provider(engine: Part) -> Part:
             say(f"{error}\nbuilding it instead")
     folder = gobuild.build(pins.MODULES[pins.PROVIDER])
     return Part(pins.PROVIDER_VERSION, "build", str(folder / pins.PROVIDER))
+
+
+def _host_of(language: str, engine: Engine) -> Path:
+    """Return the host of another language: the one that came with the engine, else a build."""
+    module = pins.LANGUAGES[language]
+    sibling = Path(engine.engine.path).resolve().with_name(module.name)
+    if sibling.is_file() and (engine.engine.origin != "path" or pins.may_run(sibling)):
+        return sibling
+    return gobuild.build(module) / module.name
 
 
 def _engine_on_path() -> Engine | None:

@@ -91,6 +91,24 @@ MODULES = {
     ),
 }
 
+# For programs that are not in Python; built only where they are asked for.
+LANGUAGES = {
+    "nodejs": Module(
+        name="pulumi-language-nodejs",
+        folder="language-nodejs",
+        package="github.com/pulumi/pulumi/sdk/nodejs/cmd/pulumi-language-nodejs/v3",
+        version=f"v{HOST_VERSION}",
+        version_variable="github.com/pulumi/pulumi/sdk/v3/go/common/version.Version",
+    ),
+    "yaml": Module(
+        name="pulumi-language-yaml",
+        folder="language-yaml",
+        package="github.com/pulumi/pulumi-yaml/cmd/pulumi-language-yaml",
+        version="v1.25.0",
+        version_variable="github.com/pulumi/pulumi-yaml/pkg/version.Version",
+    ),
+}
+
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
     """Read the first x.y.z (or x.y, as Go says) in a program's answer."""

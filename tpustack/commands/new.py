@@ -23,6 +23,7 @@ from tpustack.errors import TpustackError, UsageError
 TEMPLATE = Path(names.__file__).with_name("template")
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
+_PLUGIN = "components"
 _HEADING = """\
 # Made by `tpustack new`: the wheels in dist/, which git keeps, and what they depend on, by hash.
 # docs/own-project.md of tpu-stack says how to add packages of your own.
@@ -93,7 +94,10 @@ def _fill(folder: Path, called: str) -> None:
     packed = [project.pack(name, folder / _WHEELS) for name in (*_DISTRIBUTIONS, *optional)]
     lock = folder / _LOCK
     lines = [f"./{_WHEELS}/{path.name} --hash=sha256:{_digest(path)}\n" for path in packed]
-    lock.write_text(_HEADING + "".join(lines) + lock.read_text(encoding="utf-8"), encoding="utf-8")
+    whole = _HEADING + "".join(lines) + lock.read_text(encoding="utf-8")
+    lock.write_text(whole, encoding="utf-8")
+    # Pulumi installs a plugin's requirements in the plugin's folder.
+    (folder / _PLUGIN / _LOCK).write_text(whole.replace("\n./", "\n../"), encoding="utf-8")
 
 
 def _copy(made: Path, target: Path) -> None:

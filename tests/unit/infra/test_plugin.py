@@ -1,0 +1,122 @@
+"""The components' schema, and what the plugin makes of arguments, without an engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pulumi.provider.experimental.property_value import PropertyValue
+
+from infra import plugin, program
+from infra.settings import StackSettings
+from infra.settings.base import SettingsError
+
+ARGUMENTS: dict[str, Any] = {
+    "project": "tpu-stack-local",
+    "zone": "us-central1-b",
+    "tpu": {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pjrt"},
+    "training": {"runOn": "tpu"},
+}
+SCHEMA = plugin.schema()
+TYPES: dict[str, Any] = SCHEMA["types"]
+COMPONENTS: dict[str, Any] = SCHEMA["resources"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with a training wheel."""
+    (tmp_path / "dist").mkdir()
+    wheel = tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl"
+    wheel.write_bytes(b"")
+    return tmp_path
+
+
+def problems(root: Path, kind: str = "TpuTraining", **changes: Any) -> list[str]:
+    with pytest.raises(SettingsError) as refused:
+        plugin.checked(kind, "mnist", {**ARGUMENTS, **changes}, root)
+    return [problem.setting for problem in refused.value.problems]
+
+
+def test_everything_in_the_schema_has_a_description_in_one_line() -> None:
+    described = [*TYPES.values(), *COMPONENTS.values()]
+    for each in [*described]:
+        described += each.get("inputProperties", {}).values()
+        described += each.get("properties", {}).values()
+    for each in described:
+        assert re.fullmatch(r"\S.*\S", each["description"]), each
+
+
+def test_every_type_that_the_schema_refers_to_is_in_it() -> None:
+    referred = set(re.findall(r"#/types/([\w:-]+)", repr(SCHEMA)))
+    assert referred == TYPES.keys() - {"tpu-stack:index:JobsSettings"} | {
+        "tpu-stack:index:VertexSettings"
+    }
+
+
+def test_every_setting_is_an_argument_except_those_that_a_component_settles() -> None:
+    settings = set(StackSettings.model_json_schema()["properties"])
+    left_out = {name: settings - set(each["inputProperties"]) for name, each in named().items()}
+    assert left_out == {
+        "TpuTraining": {"jobs"},
+        "TpuQueue": {"jobs"},
+        "TpuMachine": {"jobs", "architecture", "vm", "recovery"},
+    }
+
+
+def test_a_component_has_every_output_of_a_stack() -> None:
+    for component in COMPONENTS.values():
+        assert len(component["properties"]) == len(program.OUTPUTS)
+
+
+def test_an_argument_that_may_come_from_another_stack_takes_outputs_and_no_other_does() -> None:
+    for component in COMPONENTS.values():
+        plain = {name for name, each in component["inputProperties"].items() if "plain" in each}
+        taken = component["inputProperties"].keys() - plain
+        assert taken == {"project", "zone", "network", "labels"}
+
+
+def test_names_and_wheel_of_a_component_are_its_own(root: Path) -> None:
+    one = plugin.checked("TpuTraining", "one", ARGUMENTS, root)
+    two = plugin.checked("TpuTraining", "two", ARGUMENTS, root)
+    assert (one.names.tpu, two.names.tpu) == ("tpu-stack-stack-one-tpu", "tpu-stack-stack-two-tpu")
+    assert one.wheel.parent == root / "dist"
+
+
+def test_a_queue_runs_jobs_as_an_account_of_their_own(root: Path) -> None:
+    assert plugin.checked("TpuQueue", "mnist", ARGUMENTS, root).settings.jobs.apart
+
+
+def test_a_component_is_refused_with_every_problem_at_once(root: Path) -> None:
+    wrong = {"runOn": "tpu", "job": "a b"}
+    found = problems(root, zone="us-central1-x", training=wrong, labels={"A": ""})
+    assert {"labels", "zone", "training.job"} <= {*found}
+
+
+def test_a_spot_tpu_is_refused_unless_it_is_created_without_a_queue(root: Path) -> None:
+    tpu = {**ARGUMENTS["tpu"], "capacity": "spot"}
+    assert problems(root, tpu=tpu) == ["tpu.capacity"]
+    assert problems(root, tpu={**tpu, "queued": {}}) == ["tpu.queued"]
+    queued = {**tpu, "queued": {"enabled": False}}
+    plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": queued}, root)
+
+
+def test_a_secret_argument_is_refused(root: Path) -> None:
+    told = plugin.told(PropertyValue("v2-8", is_secret=True))
+    assert problems(root, owner=told) == ["owner"]
+
+
+def test_whole_numbers_stay_whole_and_nothing_is_left_out_of_a_list() -> None:
+    numbers = PropertyValue([PropertyValue(90.0), PropertyValue(0.5)])
+    nothing = PropertyValue(None)
+    assert plugin.told(PropertyValue({"a": numbers, "b": nothing})) == {"a": [90, 0.5]}
+
+
+def test_an_argument_that_no_preview_knows_is_told_from_one_that_is_not_set() -> None:
+    with pytest.raises(plugin.UnknownError):
+        plugin.told(PropertyValue({"name": PropertyValue.computed()}))
+
+
+def named() -> dict[str, Any]:
+    return {token.rpartition(":")[2]: each for token, each in COMPONENTS.items()}
