@@ -68,16 +68,18 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment for programs: this one, but pip has nothing to list.
+    """A virtual environment for programs: this one, but pip lists and installs nothing.
 
     Before each run the engine has pip look for packages that need plugins, which takes a second.
-    The SDK names the plugin once more when it declares a resource.
+    The SDK names the plugin once more when it declares a resource. Before it generates a package
+    the engine has pip upgrade itself and setuptools, which would be those of this clone.
     """
     folder = tmp_path_factory.mktemp("python")
     python = folder / "bin" / "python"
     python.parent.mkdir()
     real = f'exec {sys.executable} "$@"'
-    script = f'#!/bin/sh\ncase "$*" in "-m pip list"*) echo "[]" ;; *) {real} ;; esac\n'
+    nothing = '"-m pip list"*) echo "[]" ;; "-m pip install"*) ;;'
+    script = f'#!/bin/sh\ncase "$*" in {nothing} *) {real} ;; esac\n'
     python.write_text(script, encoding="utf-8")
     python.chmod(0o755)
     return folder
