@@ -52,11 +52,13 @@ def forking(folder: Path) -> Iterator[None]:
     python.parent.mkdir()
     ask = f"{sys.executable} -S -E {__file__} {address}"
     # Before each run the engine has pip look for packages that need plugins, which takes a second.
-    # The SDK names the plugin once more when it declares a resource.
+    # The SDK names the plugin once more when it declares a resource. Before it generates a package
+    # the engine has pip upgrade itself and setuptools, which would be those of this clone.
     python.write_text(
         f"""#!/bin/sh
 case "$*" in
   "-m pip list"*) echo "[]" ;;
+  "-m pip install"*) ;;
   /* | "-u "* | "-m tpustack "*) exec {ask} "$@" ;;
   *) exec {sys.executable} "$@" ;;
 esac

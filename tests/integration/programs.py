@@ -6,11 +6,13 @@ package to a program: that last step of `pulumi package add` is done here.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,30 +29,62 @@ FILES = {"yaml": "Pulumi.yaml", "typescript": "index.ts", "python": "__main__.py
 RUNTIMES = {"yaml": "yaml", "typescript": "nodejs", "python": "python"}
 
 
-def with_hosts(tools: Toolchain) -> Toolchain:
-    """The engine with the hosts of YAML and Node.js, built once for this user."""
-    command = [sys.executable, str(TOOLS / "install.py"), "--json"]
-    for language in ("yaml", "nodejs"):
-        command += ["--language", language]
-    report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    return replace(tools, bin=Path(report["bin"]))
+class MissingError(Exception):
+    """What a language needs is neither in the user's cache nor to be had now."""
+
+
+def with_hosts(tools: Toolchain) -> tuple[Toolchain, dict[str, str]]:
+    """The engine with the hosts that can be had, and why the other languages can't, by language.
+
+    The hosts and what Node.js needs are made once for this user.
+    """
+    install = [sys.executable, str(TOOLS / "install.py"), "--json"]
+    missing = {}
+    for language, runtime in RUNTIMES.items():
+        if runtime != "python":
+            try:
+                if runtime == "nodejs":
+                    node_modules()
+                report = json.loads(_had(*install, "--language", runtime))
+                tools = replace(tools, bin=Path(report["bin"]))
+                install += ["--language", runtime]
+            except MissingError as error:
+                missing[language] = str(error)
+    return tools, missing
 
 
 def node_modules() -> Path:
-    """What programs in TypeScript need, installed once for this user from the lock."""
+    """What programs in TypeScript need, installed once for this user from the lock.
+
+    Raises:
+        MissingError: without the network or npm, for example.
+    """
     source = TOOLS / "language-nodejs"
     lock = (source / "package-lock.json").read_bytes()
     folder = cache_folder() / "toolchain" / f"node-{hashlib.sha256(lock).hexdigest()[:20]}"
     if not folder.is_dir():
-        unfinished = folder.with_name(f".{folder.name}")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(source / name, unfinished)
-        quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-        subprocess.run(["npm", "ci", *quiet], cwd=unfinished, check=True)
-        unfinished.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as parent:
+            unfinished = Path(parent) / folder.name
+            unfinished.mkdir()
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(source / name, unfinished)
+            quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+            _had("npm", "ci", *quiet, "--prefix", str(unfinished))
+            # Of two at once, that of the first stays.
+            with contextlib.suppress(FileExistsError):
+                unfinished.rename(folder)
     return folder / "node_modules"
+
+
+def _had(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingError(str(error)) from None
+    if done.returncode:
+        raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
 
 
 class Program:
@@ -77,8 +111,6 @@ class Program:
             **environment,
             "PULUMI_NODEJS_TRANSPILE_ONLY": "true",
             "npm_config_offline": "true",
-            # Before it generates a package, the engine has pip upgrade itself and setuptools.
-            "PIP_NO_INDEX": "1",
             "PYTHONPATH": str(self.folder / "lib"),
         }
         self.folder.mkdir()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,14 @@ from infra.settings import StackSettings
 from infra.settings.parse import parse
 
 REPOSITORY = Path(__file__).parents[3]
+
+# Pulumi's plugins have a copy of Google's messages, of which a process takes one alone. Other tests
+# of this process use Google's clients.
+with suppress(ImportError):
+    from google.rpc import status_pb2
+
+    sys.modules.setdefault("pulumi.runtime.proto.status_pb2", status_pb2)
+
 # Read once: some tests judge hundreds of stacks.
 CATALOG = Catalog()
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
 from pulumi.provider.experimental.property_value import PropertyValue
 
@@ -80,7 +81,8 @@ def test_an_argument_that_may_come_from_another_stack_takes_outputs_and_no_other
 def test_names_and_wheel_of_a_component_are_its_own(root: Path) -> None:
     one = plugin.checked("TpuTraining", "one", ARGUMENTS, root)
     two = plugin.checked("TpuTraining", "two", ARGUMENTS, root)
-    assert (one.names.tpu, two.names.tpu) == ("tpu-stack-stack-one-tpu", "tpu-stack-stack-two-tpu")
+    stack = f"tpu-stack-{pulumi.get_stack()}"
+    assert (one.names.tpu, two.names.tpu) == (f"{stack}-one-tpu", f"{stack}-two-tpu")
     assert one.wheel.parent == root / "dist"
 
 
