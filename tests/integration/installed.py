@@ -60,7 +60,7 @@ class Installed:
             target = packages / compiled.relative_to(own)
             # A few wheels bring some of it.
             if target.parent.is_dir() and not target.exists():
-                shutil.copytree(compiled, target, copy_function=os.link)
+                shutil.copytree(compiled, target)
 
     def install(self, arguments: Sequence[str | Path]) -> None:
         _uv(*arguments, folder=self.elsewhere)

@@ -15,6 +15,10 @@ ENDS = {
     "well": "",
     "with a code": "sys.exit(7)",
     "with a text": "sys.exit('why')",
+    "with more to do": """import atexit, threading, time
+atexit.register(print, "last")
+threading.Thread(target=lambda: (time.sleep(0.5), print("late"))).start()
+sys.exit(3)""",
     "with an import of its own": "import beside; print(beside.WORD)",
 }
 SECONDS = 60
