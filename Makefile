@@ -38,7 +38,7 @@ chaos: setup  ## Train while things go wrong (SCENARIO=file STEPS=200, or SOAK=2
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 5 --dist loadgroup tests/e2e tests/integration tests/unit
 
-unit: setup  ## Run the quick tests: no engine, server or training, nothing slow (4 minutes of CPU)
+unit: setup  ## Run the quick tests: no engine, server or training, nothing slow (3 minutes of CPU)
 	@# A tenth of the examples by chance. A file of which every test is left out would be imported all
 	@# the same, with TensorFlow.
 	@$(PY) -m pytest -n 3 --hypothesis-profile=quick \

@@ -1,7 +1,8 @@
-"""The local cloud without its port: what a client sends goes to the APIs as the proxy hands it on.
+"""The local cloud without its port: a client's request goes where the port would hand it.
 
-A connection with TLS takes milliseconds, which a test of what an API says has no use for. What the
-port itself does is proven in tests/unit/localcloud/server.
+A test of what an API says has no use for a connection with TLS, which takes milliseconds. This
+proves nothing of TLS, bodies that are streamed, broken connections, timeouts or a thread for each
+client: tests/unit/localcloud/server and storage do.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import requests
 from requests.adapters import BaseAdapter
+from requests.utils import get_encoding_from_headers
 
 from localcloud.app import LocalCloud
 from localcloud.core.call import Request
@@ -36,11 +38,11 @@ def local_cloud_at(home: Path, **settings: Any) -> LocalCloud:
 
 
 class _Direct(BaseAdapter):
-    """Calls the dispatcher."""
+    """Asks the listener without connecting to it."""
 
     def __init__(self, local_cloud: LocalCloud) -> None:
         super().__init__()
-        self._answer = local_cloud.dispatcher.answer
+        self._answer = local_cloud.listener.answer
 
     def send(
         self, request: requests.PreparedRequest, *_: object, **__: object
@@ -51,8 +53,8 @@ class _Direct(BaseAdapter):
         answer = self._answer(
             Request(
                 str(request.method),
-                at.netloc,
-                at.path,
+                at.hostname or "",
+                at.path or "/",
                 query,
                 request.headers,
                 io.BytesIO(body),
@@ -62,7 +64,8 @@ class _Direct(BaseAdapter):
         made = requests.Response()
         made.status_code, made.request, made.url = answer.status, request, str(request.url)
         made.headers.update(answer.headers)
-        made.raw = io.BytesIO(_whole(answer.body))
+        made.encoding = get_encoding_from_headers(made.headers)
+        made.raw = io.BytesIO(b"" if request.method == "HEAD" else _whole(answer.body))
         return made
 
     def close(self) -> None:
