@@ -117,7 +117,7 @@ def _answer(asking: socket.socket) -> None:
     for file in files:
         os.close(file)
     # It ends when the process that asked is killed, as it would be this one.
-    if asking in select.select([asking, os.pidfd_open(program)], [], [])[0]:
+    if asking.fileno() in select.select([asking.fileno(), os.pidfd_open(program)], [], [])[0]:
         os.kill(program, signal.SIGKILL)
     _, status = os.waitpid(program, 0)
     with contextlib.suppress(OSError):
