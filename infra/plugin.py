@@ -183,9 +183,9 @@ def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked
         wheel = software.find_wheel(settings, root)
         training = settings.training.model_copy(update={"wheel": str(wheel) if wheel else None})
         settings = settings.model_copy(update={"training": training})
-    found = [*_undeclarable(settings), *checks.find_problems(settings, context(settings))]
-    if found:
-        raise SettingsError(stack, found)
+    if undeclarable := [*_undeclarable(settings)]:
+        rest = checks.find_problems(settings, context(settings))
+        raise SettingsError(stack, [*undeclarable, *rest])
     return checks.ensure_valid(settings, context(settings))
 
 
