@@ -178,15 +178,23 @@ def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked
     try:
         settings = parse.parse(config, stack)
     except SettingsError as error:
+        if isinstance(error.rest, StackSettings):
+            error.rest = _with_wheel(error.rest, root)
         raise checks.with_checks(error, context) from None
-    if settings.training.wheel is None:
-        wheel = software.find_wheel(settings, root)
-        training = settings.training.model_copy(update={"wheel": str(wheel) if wheel else None})
-        settings = settings.model_copy(update={"training": training})
+    settings = _with_wheel(settings, root)
     if undeclarable := [*_undeclarable(settings)]:
         rest = checks.find_problems(settings, context(settings))
         raise SettingsError(stack, [*undeclarable, *rest])
     return checks.ensure_valid(settings, context(settings))
+
+
+def _with_wheel(settings: StackSettings, root: Path) -> StackSettings:
+    """Return the settings with the wheel in `root`, if they name none."""
+    if settings.training.wheel is not None:
+        return settings
+    wheel = software.find_wheel(settings, root)
+    training = settings.training.model_copy(update={"wheel": str(wheel) if wheel else None})
+    return settings.model_copy(update={"training": training})
 
 
 def _undeclarable(settings: StackSettings) -> Iterator[Problem]:

@@ -17,6 +17,8 @@ PACKAGES = {
     "training": ("tpu_training", "tpu_core"),
     "localcloud": ("localcloud",),
 }
+# What another process compiles has this name until it is complete, and is gone then.
+UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 _MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.wheels import UNFINISHED
+
 from .pages import ROOT
 
 SECONDS = 900
@@ -125,7 +127,7 @@ def _clone(target: Path) -> None:
     for compiled in ROOT.glob("[a-z]*/**/__pycache__"):
         folder = target / compiled.relative_to(ROOT)
         if folder.parent.is_dir():
-            shutil.copytree(compiled, folder)
+            shutil.copytree(compiled, folder, ignore=UNFINISHED)
     venv = target / ".venv"
     venv.mkdir()
     for part in Path(sys.prefix).iterdir():

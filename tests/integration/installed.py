@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pip
 
-from tests.wheels import PACKAGES, build
+from tests.wheels import PACKAGES, UNFINISHED, build
 from tpustack.project import root
 
 UV = Path(sys.prefix) / "bin" / "uv"
@@ -55,12 +55,12 @@ class Installed:
         (packages,) = self.environment.glob("lib/*/site-packages")
         own = Path(pip.__file__).parents[1]
         for folder in own.glob("pip*"):
-            shutil.copytree(folder, packages / folder.name)
+            shutil.copytree(folder, packages / folder.name, ignore=UNFINISHED)
         for compiled in own.rglob("__pycache__"):
             target = packages / compiled.relative_to(own)
             # A few wheels bring some of it.
             if target.parent.is_dir() and not target.exists():
-                shutil.copytree(compiled, target)
+                shutil.copytree(compiled, target, ignore=UNFINISHED)
 
     def install(self, arguments: Sequence[str | Path]) -> None:
         _uv(*arguments, folder=self.elsewhere)
