@@ -72,7 +72,7 @@ def node_modules() -> Path:
             quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
             _had("npm", "ci", *quiet, "--prefix", str(unfinished))
             # Of two at once, that of the first stays.
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(OSError):
                 unfinished.rename(folder)
     return folder / "node_modules"
 
