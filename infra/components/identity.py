@@ -133,17 +133,19 @@ def grant(
     """
     made: list[pulumi.Resource] = []
     for each in given if stack.settings.grant_roles else ():
-        who = {"role": role or each.role, "member": member or each.member}
+        its_role, its_member = role or each.role, member or each.member
         if each.on is On.BUCKET and bucket is not None:
             only = each.condition
+            form = gcp.storage.BucketIAMMemberConditionArgs
             one: pulumi.Resource = gcp.storage.BucketIAMMember(
                 each.name,
                 bucket=bucket.name,
-                condition=only and gcp.storage.BucketIAMMemberConditionArgs(**vars(only)),
+                role=its_role,
+                member=its_member,
+                condition=form(**vars(only)) if only else None,
                 opts=pulumi.ResourceOptions(
                     parent=parent, depends_on=needs, deleted_with=bucket.deleted_with
                 ),
-                **who,
             )
         elif each.on is On.ACCOUNT:
             one = gcp.serviceaccount.IAMMember(
@@ -151,12 +153,15 @@ def grant(
                 service_account_id=(
                     f"projects/{names.project_of(each.target)}/serviceAccounts/{each.target}"
                 ),
+                role=its_role,
+                member=its_member,
                 opts=pulumi.ResourceOptions(parent=parent, depends_on=needs),
-                **who,
             )
         else:
             own = services.after(apis.PROJECTS_API, parent=parent, depends_on=needs)
-            one = gcp.projects.IAMMember(each.name, project=each.target, opts=own, **who)
+            one = gcp.projects.IAMMember(
+                each.name, project=each.target, role=its_role, member=its_member, opts=own
+            )
         made.append(one)
     return made
 
