@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tpu_training
 from tests.unit.training import pages
 from tpu_training import Callback, InputError, LoopReport, Task
+from tpu_training.models.step_context import StepContext
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -216,3 +218,9 @@ def test_a_task_without_losses_does_not_evaluate(fit: Fit, tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"task gan has no losses, so it can't evaluate .*test"):
         fit(model=dense("generator", "critic"), data=rows, test=rows, task=GAN,
             model_dir=str(tmp_path), epochs=1)  # fmt: skip
+
+
+def test_an_infinite_value_is_gathered_without_spoiling_other_rows() -> None:
+    seed = tf.zeros((2,), tf.int32)
+    context = StepContext(seed, replica=tf.constant(1), replicas=2)
+    assert context.gather(tf.constant([float("inf")])).numpy().tolist() == [0.0, float("inf")]

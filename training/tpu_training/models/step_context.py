@@ -66,8 +66,9 @@ class StepContext:
         """
 
         def placed(rows: tf.Tensor) -> tf.Tensor:
-            here = tf.one_hot(self.replica, self.replicas, dtype=rows.dtype)
-            return tf.reshape(here, (-1, *[1] * rows.shape.rank)) * rows[tf.newaxis]
+            here = tf.reshape(tf.range(self.replicas), (-1, *[1] * rows.shape.rank))
+            # No product: 0 times infinity would be NaN on all replicas.
+            return tf.where(here == self.replica, rows[tf.newaxis], tf.zeros((), rows.dtype))
 
         return tf.nest.map_structure(
             lambda every: tf.reshape(every, (-1, *every.shape[2:])),
