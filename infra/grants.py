@@ -76,7 +76,8 @@ class Grant:
         # gcloud asks, or fails, without one where the policy has a condition anywhere.
         condition = "None"
         if only := self.condition:
-            condition = f"title={only.title},expression={only.expression}"
+            about = f",description={only.description}" if only.description else ""
+            condition = f"title={only.title}{about},expression={only.expression}"
         words = [*self.on.value.split(), "add-iam-policy-binding", target, *place]
         granted = [f"--member={self.member}", f"--role={self.role}", f"--condition={condition}"]
         return shlex.join(["gcloud", *words, *granted])
@@ -144,6 +145,13 @@ def of_vertex(settings: StackSettings, names: Names) -> list[Grant]:
             Grant(f"acts-as-{who}", On.ACCOUNT, names.vertex_email, _ACTS_AS, who),
         ]
     return found
+
+
+def outlive(settings: StackSettings) -> set[str]:
+    """Return the members that aren't the stack's own: others may need the same grants."""
+    jobs, vertex = settings.jobs, settings.jobs.vertex
+    given = (settings.service_account, jobs.service_account, vertex and vertex.service_account)
+    return {_member(email) for email in given if email}
 
 
 def read_only_object(settings: StackSettings) -> str | None:

@@ -107,6 +107,10 @@ def check_accounts(settings: StackSettings, context: Context) -> Iterator[Proble
     for setting in (name for name, same in named.items() if same):
         why = "is the account of the machines, so jobs could do all that they can"
         yield Problem(setting, own.email, why, "Use another account, or leave it out")
+    if jobs.apart and jobs.vertex is not None and own.vertex_email == own.jobs_email:
+        why = "is the account of the queue's jobs, which may not write the queue"
+        cure = "Use another account, or leave it out"
+        yield Problem("jobs.vertex.serviceAccount", own.vertex_email, why, cure)
 
 
 def check_grants(settings: StackSettings, context: Context) -> Iterator[Problem]:

@@ -119,7 +119,8 @@ def grant(
 ) -> list[pulumi.Resource]:
     """Declare grants, unless an administrator grants roles.
 
-    Those on the bucket go with one that goes with the stack, instead of one by one before it.
+    Those on the bucket go with one that goes with the stack, instead of one by one before it. Those
+    of an account that isn't the stack's stay, since another stack may have made the same.
 
     Args:
         given: what to grant.
@@ -132,7 +133,9 @@ def grant(
         member: the same of the member.
     """
     made: list[pulumi.Resource] = []
+    others = grants.outlive(stack.settings)
     for each in given if stack.settings.grant_roles else ():
+        kept = each.member in others
         its_role, its_member = role or each.role, member or each.member
         if each.on is On.BUCKET and bucket is not None:
             only = each.condition
@@ -144,7 +147,10 @@ def grant(
                 member=its_member,
                 condition=form(**vars(only)) if only else None,
                 opts=pulumi.ResourceOptions(
-                    parent=parent, depends_on=needs, deleted_with=bucket.deleted_with
+                    parent=parent,
+                    depends_on=needs,
+                    deleted_with=bucket.deleted_with,
+                    retain_on_delete=kept,
                 ),
             )
         elif each.on is On.ACCOUNT:
@@ -155,10 +161,14 @@ def grant(
                 ),
                 role=its_role,
                 member=its_member,
-                opts=pulumi.ResourceOptions(parent=parent, depends_on=needs),
+                opts=services.after(
+                    apis.IAM_API, parent=parent, depends_on=needs, retain_on_delete=kept
+                ),
             )
         else:
-            own = services.after(apis.PROJECTS_API, parent=parent, depends_on=needs)
+            own = services.after(
+                apis.PROJECTS_API, parent=parent, depends_on=needs, retain_on_delete=kept
+            )
             one = gcp.projects.IAMMember(
                 each.name, project=each.target, role=its_role, member=its_member, opts=own
             )

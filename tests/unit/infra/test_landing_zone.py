@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pulumi.runtime.mocks import MockMonitor
 
 from infra.catalog import Catalog
 from infra.cost import of_stack
@@ -20,7 +23,8 @@ JOBS = "jobs@hub-project.iam.gserviceaccount.com"
 VERTEX = "vertex@hub-project.iam.gserviceaccount.com"
 KEY = "projects/hub-project/locations/us-central1/keyRings/r/cryptoKeys/k"
 ALONE = {"vm": {"create": False}, "training": {"runOn": "tpu"}}
-Given = set[tuple[str, str, str, str | None]]
+# On what, which role, to whom, and when: title, description and expression.
+Given = set[tuple[str, str, str, tuple[str, ...]]]
 EVERYTHING: dict[str, Any] = {
     "serviceAccount": EMAIL,
     "jobs": {
@@ -72,7 +76,8 @@ def test_the_commands_for_an_administrator_grant_what_the_stack_would(
         if one.kind.lower().endswith("iammember"):
             inputs = one.inputs
             where = inputs.get("bucket") or inputs.get("serviceAccountId") or inputs["project"]
-            only = inputs.get("condition", {}).get("expression")
+            only = inputs.get("condition", {})
+            only = tuple(only[key] for key in ("title", "description", "expression") if key in only)
             declared.add((where.rpartition("/")[2], inputs["role"], inputs["member"], only))
     elsewhere = parse(config(**settings, grantRoles=False), "test")
     assert {read(command) for command in commands(elsewhere, names_of(elsewhere, "test"))} == (
@@ -80,12 +85,13 @@ def test_the_commands_for_an_administrator_grant_what_the_stack_would(
     )
 
 
-def read(command: str) -> tuple[str, str, str, str | None]:
-    """What a command grants: on what, which role, to whom and when."""
+def read(command: str) -> tuple[str, str, str, tuple[str, ...]]:
+    """What a command grants."""
     words = shlex.split(command)
     flags = dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
     target = words[words.index("add-iam-policy-binding") + 1].removeprefix("gs://")
-    only = flags["condition"].partition("expression=")[2] or None
+    parts = re.split(r"(?:^|,)(?:title|description|expression)=", flags["condition"])
+    only = tuple(parts[1:])
     if "service-accounts" in words:
         assert flags["project"] == project_of(target)
     return target, flags["role"], flags["member"], only
@@ -100,6 +106,27 @@ def test_a_stack_whose_grants_are_made_elsewhere_declares_none_and_lists_them(ru
     (said,) = (each for each in engine.warnings if each.startswith("grantRoles"))
     assert "--role=roles/iam.serviceAccountTokenCreator" in said
     assert f"gcloud storage service-agent --project=some-project --authorize-cmek {KEY}" in said
+
+
+def test_grants_of_an_account_that_others_share_stay_and_those_of_the_stacks_own_go(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[str, bool] = {}
+    register: Callable[[MockMonitor, Any], Any] = MockMonitor.RegisterResource
+
+    def seen(monitor: MockMonitor, request: Any) -> Any:
+        kept[request.name] = request.retainOnDelete
+        return register(monitor, request)
+
+    monkeypatch.setattr(MockMonitor, "RegisterResource", seen)
+    engine, _ = run(config(serviceAccount=EMAIL, jobs={"enabled": True}))
+    members = {
+        one.inputs["member"]: kept[one.name]
+        for one in engine.resources
+        if one.kind.lower().endswith("iammember")
+    }
+    own = "tpu-stack-test-job@some-project.iam.gserviceaccount.com"
+    assert members == {f"serviceAccount:{EMAIL}": True, f"serviceAccount:{own}": False}
 
 
 def test_tags_of_the_network_are_on_every_machine(run: Run) -> None:

@@ -81,6 +81,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "that they can. Use another account, or leave it out.",
     ),
     (
+        "Vertex AI with the queue's account",
+        config(
+            jobs={"enabled": True, "serviceAccount": ACCOUNT, "vertex": {"serviceAccount": ACCOUNT}}
+        ),
+        f'jobs.vertex.serviceAccount: "{ACCOUNT}" is the account of the queue\'s jobs, which may '
+        "not write the queue. Use another account, or leave it out.",
+    ),
+    (
         "grants elsewhere, but a role of the stack's own",
         config(grantRoles=False, limits={"idleMinutes": 60}),
         "limits.role is required with grantRoles: false, because the stack creates no role either. "
