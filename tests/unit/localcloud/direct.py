@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,7 +35,10 @@ _AUTHORITY = functools.cache(lambda: authority.Authority(Path(_FOLDER.name)))
 def local_cloud_at(home: Path, **settings: Any) -> LocalCloud:
     """A local cloud with the same authority as the others of this process."""
     with mock.patch.object(authority, "Authority", return_value=_AUTHORITY()):
-        return LocalCloud(home, **settings)
+        made = LocalCloud(home, **settings)
+    # Where the command line looks for it.
+    shutil.copytree(_FOLDER.name, home / "tls", dirs_exist_ok=True)
+    return made
 
 
 class _Direct(BaseAdapter):

@@ -220,6 +220,7 @@ def test_a_task_without_losses_does_not_evaluate(fit: Fit, tmp_path: Path) -> No
             model_dir=str(tmp_path), epochs=1)  # fmt: skip
 
 
+@pytest.mark.usefixtures("one_device")
 def test_an_infinite_value_is_gathered_without_spoiling_other_rows() -> None:
     seed = tf.zeros((2,), tf.int32)
     context = StepContext(seed, replica=tf.constant(1), replicas=2)
