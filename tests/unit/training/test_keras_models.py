@@ -485,7 +485,7 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             PLAIN.replace("Model(inputs, outputs)", "Model(inputs, [outputs, outputs])"),
             {},
-            "the model has 2 outputs, but a task has one",
+            "the model has 2 outputs, but the data has one target; pass a dictionary of targets",
         ),
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', run_eagerly=True)"),

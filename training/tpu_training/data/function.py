@@ -470,6 +470,12 @@ def source_of(
             f"{function.place}: files hold bytes (height, width[, channels]), token ids (length,) "
             f"and texts, but this has {in_words(live.spec)}; pass it to the training itself"
         )
+    if live.weighted or live.spec.several:
+        what = "weights" if live.weighted else "several targets"
+        raise DataError(
+            f"{function.place}: files hold one target for each example, but this has {what}; pass "
+            "it to the training itself"
+        )
 
     def examples(split: str) -> source.Examples:
         seen: list[int] = []
