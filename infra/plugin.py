@@ -37,7 +37,7 @@ _QUEUED: Final = (
     "is requested as a queued resource, which a component can't declare",
     "Set tpu.queued.enabled to false, or use a project of `tpustack new`, which can",
 )
-# As the engine is told it; of the class for it, PropertyValue.marshal says that it is unsupported.
+# As the engine takes it: PropertyValue.marshal refuses the SDK's own class for an unknown value.
 _UNKNOWN: Final = PropertyValue(rpc.UNKNOWN)
 
 Json = dict[str, Any]
@@ -321,7 +321,7 @@ def _name_after(component: pulumi.ComponentResource) -> None:
 
 
 async def _state(output: pulumi.Output[Any]) -> PropertyValue:
-    """Return an output as the engine is told it, with what it depends on."""
+    """Return an output as the engine takes it, with what it depends on."""
     urns = [await each.urn.future() for each in await output.resources()]
     value = _value(await output.future()) if await output.is_known() else _UNKNOWN
     return value.with_dependencies([urn for urn in urns if urn])

@@ -7,7 +7,7 @@ A proof counts because people reviewed the request that added it.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,11 +36,12 @@ def read(folder: Path) -> Proofs:
     for path in sorted(folder.glob("*.json")):
         try:
             document = json.loads(path.read_text("utf-8"))
-            found = frozenset(_created(document))
+            answers = {claim["claim"]: claim["answer"] for claim in document["claims"]}
+            runtime = document["runtimeVersion"]
             if document["digest"] != digest(document):
                 refused[path.name] = "was edited after the proof"
-            else:
-                runtimes |= found
+            elif answers.get(CREATED) is True:
+                runtimes.add(runtime)
         except (ValueError, KeyError, TypeError):
             refused[path.name] = "is not what `tpustack prove` writes"
     return Proofs(frozenset(runtimes), refused)
@@ -50,10 +51,3 @@ def digest(document: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a proof without its own `digest`, in any order of its keys."""
     rest = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def _created(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the runtime with which the proof's TPU VM was created, if it was."""
-    answers = {claim["claim"]: claim["answer"] for claim in document["claims"]}
-    if answers.get(CREATED) is True:
-        yield document["runtimeVersion"]
