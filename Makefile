@@ -41,7 +41,7 @@ test: setup  ## Run the whole suite
 unit: setup  ## Run the quick tests: no engine, server or training, nothing slow (3 minutes of CPU)
 	@# A tenth of the examples by chance. A file of which every test is left out would be imported all
 	@# the same, with TensorFlow.
-	@$(PY) -m pytest -n 3 --hypothesis-profile=quick \
+	@$(PY) -m pytest -n 2 --hypothesis-profile=quick \
 	  -m 'not engine and not server and not training and not slow' tests/unit \
 	  $$(grep -rlE '^pytestmark = .*(server|training|"cluster")' tests/unit | sed 's/^/--ignore=/')
 

@@ -59,6 +59,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
         yield from job.get("steps", [])
 
 
+@pytest.mark.slow
 def test_actionlint_finds_nothing() -> None:
     # With ShellCheck from this project's own environment for the scripts in the steps.
     run(sys.executable, "tools/scan.py", "actionlint", "-no-color", *WORKFLOWS, CHECK)

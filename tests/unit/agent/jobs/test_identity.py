@@ -171,6 +171,7 @@ def test_googles_own_library_finds_the_server_and_the_jobs_account() -> None:
     assert said.stdout.split() == [PROJECT, JOBS, "t"]
 
 
+@pytest.mark.slow
 def test_a_job_that_connects_without_end_leaves_its_supervisor_room() -> None:
     server, before = JobMetadata(JOBS, lambda *_: (200, GIVEN), lambda _: ("", "")), count()
     address = server.serve()

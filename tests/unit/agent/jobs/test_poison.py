@@ -172,6 +172,7 @@ JSON = st.recursive(
 RECORD = json.loads(JOB.to_json())
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([*RECORD, "more"]), st.sampled_from([None, *RECORD["spec"], *vars(TRY)]), JSON
 )

@@ -52,6 +52,7 @@ def test_serving_leaves_the_log_handlers_of_the_process_open() -> None:
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
+@pytest.mark.slow
 def test_the_end_cuts_streams_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
         async def lines() -> AsyncIterator[bytes]:
