@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
+from typing import Any
 from urllib.parse import quote
 
 import psutil
@@ -174,31 +175,51 @@ def _wait(until: Callable[[], bool], what: str) -> float:
     return time.time()
 
 
-# --- `pulumi up` and `destroy` killed a hundred times at random moments: does the stack survive?
+# --- `pulumi up` and `destroy` killed at random moments: does the stack survive?
 
-_LIVES, _ENGINE_KILLS = 20, 5
+_ENGINE_KILLS = 5
+# What is killed, how often it lives, and its settings.
+_FORMS: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
+    ("kill points", 20, {}),
+    (
+        "kill points on Compute Engine",
+        10,
+        {
+            "architecture": "compute",
+            "zone": "us-east5-a",
+            "vm": {},
+            "tpu": {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"},
+            "jobs": {"enabled": True},
+        },
+    ),
+)
 
 
-def measure_killpoints(lives: int = _LIVES) -> list[Result]:
-    """That many stacks, each killed five times on its way up and down."""
+def measure_killpoints() -> list[Result]:
+    """Stacks with a TPU VM and with a machine, each killed five times on its way up and down."""
+    return [each for form in _FORMS for each in _lives(*form)]
+
+
+def _lives(name: str, count: int, settings: Mapping[str, Any]) -> Iterator[Result]:
     told: list[tuple[Life, int]] = []
-    for seed in range(lives):
+    for seed in range(count):
         with tempfile.TemporaryDirectory() as folder:
-            told.append(_live(Path(folder), seed))
-    return [
-        Result("kill points", sum(len(life.points) for life, _ in told), "kills"),
-        Result("kill points: changes after", sum(life.changes_after for life, _ in told), "", 0),
-        Result("kill points: resources left", sum(left for _, left in told), "", 0),
-        Result("kill points: processes left", sum(life.processes_left for life, _ in told), "", 0),
-    ]
+            told.append(_live(Path(folder), seed, settings))
+    yield Result(name, sum(len(life.points) for life, _ in told), "kills")
+    yield Result(f"{name}: changes after", sum(life.changes_after for life, _ in told), "", 0)
+    yield Result(f"{name}: resources left", sum(left for _, left in told), "", 0)
+    yield Result(f"{name}: processes left", sum(life.processes_left for life, _ in told), "", 0)
 
 
-def _live(folder: Path, seed: int) -> tuple[Life, int]:
+def _live(folder: Path, seed: int, settings: Mapping[str, Any]) -> tuple[Life, int]:
     with running(LocalCloudCommand(folder / "cloud")) as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         environment |= cloud.environment()
-        project = make_project(folder)
-        write_stack(project, make_trainer(folder))
+        project, trainer = make_project(folder), make_trainer(folder)
+        training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}
+        if settings:
+            training["runOn"] = "tpu"
+        write_stack(project, trainer, training=training, **settings)
         before = cloud.status()["resources"]
         life = Killer(project, environment).live(
             Backend(environment, project).select("local"), seed, _ENGINE_KILLS

@@ -114,10 +114,11 @@ def prepare(arguments: Sequence[str]) -> None:
     parser = _Parser(prog="tpu-training", add_help=False, allow_abbrev=False)
     parser.add_argument("mode", nargs="?")
     parser.add_argument("--tpu")
+    parser.add_argument("--backend")
     known = parser.parse_known_args(arguments)[0]
     trains = known.mode in _MODES or known.mode == _TRAINING
     if trains or known.mode in _NO_TRAINING:
-        start.prepare_tensorflow(known.tpu, trains)
+        start.prepare_tensorflow(known.tpu, trains, known.backend)
 
 
 def parse(arguments: Sequence[str]) -> Job | commands.Command:

@@ -88,7 +88,7 @@ def fit(
     _log_to_standard_output()
     if mode not in MODES:
         raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-    start.prepare_tensorflow(tpu, trains=True)
+    start.prepare_tensorflow(tpu, True, settings.get("backend"))
     definition = _definition(model, task, params)
     if isinstance(optimizer, str):
         settings["optimizer"], optimizer = optimizer, None

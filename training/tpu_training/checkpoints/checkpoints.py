@@ -251,6 +251,7 @@ class Snapshot:
         accelerator's memory has no room for a second set, so its values go to the memory of its
         host, from where the network takes its time.
         """
+        self._cluster.fetch()
         with self._cluster.on_loop_device():
             finite, *self._values = self._read()
         return bool(finite)

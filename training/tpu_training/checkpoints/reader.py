@@ -38,7 +38,7 @@ _ESCAPED = re.compile(r"\.(.)")
 _TENSOR = "record/.ATTRIBUTES/py_state"
 # Parameters that may change between two starts of the same training.
 _HARMLESS = {
-    *("connect_tries", "connect_interval", "local_devices", "hang_timeout", "patience"),
+    *("connect_tries", "connect_interval", "local_devices", "backend", "hang_timeout", "patience"),
     *("evaluation_batch_size", "evaluation_interval", "keep_checkpoints", "checkpoint_interval"),
     "steps_per_loop",
 }

@@ -1,5 +1,7 @@
 """From a target to a distribution strategy: wait for the workers, connect, choose."""
 
+from __future__ import annotations
+
 import inspect
 import logging
 import warnings
@@ -59,6 +61,17 @@ class Cluster:
         """The name of the strategy's class."""
         return type(self.strategy).__name__
 
+    @property
+    def here(self) -> Cluster:
+        """What TensorFlow itself can run on: these devices, but for JAX's."""
+        return self
+
+    def fetch(self, *, to_change: bool = False) -> None:
+        """Bring the variables of this process up to date, where the devices have their own.
+
+        `to_change` says that a change of them here must reach the devices.
+        """
+
     def worker_hosts(self) -> list[str]:
         """Return the remote devices that read the data."""
         return _worker_devices("CPU", suffix="CPU:0") if self.endpoint else []
@@ -71,8 +84,14 @@ class Cluster:
 # Once, until `connect.cache_clear()` as after a worker is lost: to connect again would initialise
 # the TPU again, and what an earlier job of this process has made on it would be lost.
 @lru_cache(maxsize=1)
-def connect(target: endpoints.Workers, wait: endpoints.Wait, local_devices: int) -> Cluster:
+def connect(
+    target: endpoints.Workers, wait: endpoints.Wait, local_devices: int, on_jax: bool = False
+) -> Cluster:
     """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
+    if on_jax:
+        from tpu_training.cluster.jax_devices import connect_jax
+
+        return connect_jax(local_devices)
     if isinstance(target, endpoints.Addresses):
         _warn_of_other_version(target)
         cluster, reason = _connect_remote(endpoints.wait_for_workers(target, wait))

@@ -209,6 +209,11 @@ def leave_tpu_alone(environ: MutableMapping[str, str]) -> None:
             environ.pop(name, None)
 
 
+def leave_tpu_to_jax(environ: MutableMapping[str, str]) -> None:
+    """Lift, once TensorFlow is loaded, what `leave_tpu_alone` has set: libtpu reads it, too."""
+    environ.pop(_LOAD, None)
+
+
 def check_library(environ: Mapping[str, str]) -> None:
     """Raise InputError for settings with which TensorFlow would not get to this machine's TPU."""
     if environ.get(_LOAD) == "0":

@@ -126,19 +126,8 @@ def _lower(
         LoweringError: The step can't run on a TPU.
     """
     specs = (tf.TensorSpec((), tf.int32, "replica"), *batch)
-    function = tf.function(step, jit_compile=True, autograph=False)
-    try:
-        concrete = function.get_concrete_function(*specs)
-    except TrainingError:
-        raise
-    except Exception as error:  # Whatever the user's code may raise.
-        raise untraceable(name, error) from error
+    concrete, module = lowered(name, step, specs)
     sources = Sources(concrete.graph)
-    try:
-        hlo = hlo_of(function, specs)
-    except ERRORS as error:
-        raise not_lowered(name, concrete.graph, sources, error) from error
-    module = hlo_pb2.HloModuleProto.FromString(hlo)
     use_default_generator(module)
     for computation in module.computations:
         for instruction in computation.instructions:
@@ -148,6 +137,28 @@ def _lower(
             instruction.metadata.source_line = int(line or 0)
     arguments = arguments_of(Step(state, concrete, specs), module)
     return Program(name, module.SerializeToString(), "hlo", replicas, arguments)
+
+
+def lowered(
+    name: Literal["train", "evaluate"], step: Callable[..., Any], specs: Sequence[tf.TensorSpec]
+) -> tuple[Any, Any]:
+    """Return the trace of `step` for arguments like `specs`, and its HloModuleProto.
+
+    Raises:
+        LoweringError: The step can't run on a TPU.
+    """
+    function = tf.function(step, jit_compile=True, autograph=False)
+    try:
+        concrete = function.get_concrete_function(*specs)
+    except TrainingError:
+        raise
+    except Exception as error:  # Whatever the user's code may raise.
+        raise untraceable(name, error) from error
+    try:
+        hlo = hlo_of(function, specs)
+    except ERRORS as error:
+        raise not_lowered(name, concrete.graph, Sources(concrete.graph), error) from error
+    return concrete, hlo_pb2.HloModuleProto.FromString(hlo)
 
 
 # TensorFlow's errors of what it can't compile.

@@ -75,13 +75,20 @@ def evaluation_batches(
     one static shape and no replica runs out before the others. Each host reads its own share.
     """
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-    steps = _evaluation_steps(data, params, split)
+    steps = evaluation_steps(data, params, split)
 
     def build(hosts: int, host: int) -> tf.data.Dataset:
-        rows = evaluation_rows(data, params, hosts, host, split)
-        return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
+        return repeated_rows(data, params, hosts, host, split)
 
     return deal_out(cluster, params, build, replica_batch), steps
+
+
+def repeated_rows(
+    data: data_set.DataSet, params: Params, hosts: int, host: int, split: str
+) -> tf.data.Dataset:
+    """Return `evaluation_rows` again and again; it fails where the files have other numbers."""
+    rows, steps = evaluation_rows(data, params, hosts, host, split), evaluation_steps(data, params, split)
+    return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
 
 
 def evaluation_rows(
@@ -90,7 +97,7 @@ def evaluation_rows(
     """Return the share of `host` of each batch of `split`, as (features, labels, weights)."""
     manifest = data.manifest
     plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
-    steps = _evaluation_steps(data, params, split)
+    steps = evaluation_steps(data, params, split)
     if data.function:
         batches = shards.batches_of_share(
             function.Part(data.function, split, params.seed), plan, steps
@@ -107,7 +114,8 @@ def evaluation_rows(
     return prepare(batches, preprocessing.evaluation_preprocessing(manifest, params), plan)
 
 
-def _evaluation_steps(data: data_set.DataSet, params: Params, split: str) -> int:
+def evaluation_steps(data: data_set.DataSet, params: Params, split: str) -> int:
+    """Return how many batches an evaluation of `split` has."""
     return -(-data.manifest.split(split).examples // params.evaluation_batch_size)
 
 

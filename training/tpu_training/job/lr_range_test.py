@@ -25,7 +25,8 @@ from tpu_training.job.run import connect_and_open
 from tpu_training.loop.optimizers import create_schedule
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop, run_loop
-from tpu_training.models.params import Params
+from tpu_training.errors import InputError
+from tpu_training.models.params import JAX, Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.summaries import Summaries
 from tpu_training.tasks import task_of
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 def connect_and_run(workers: Workers, wait: Wait, job: Job, sweep: Sweep, plot: bool) -> Verdict:
     """Connect to `workers` and run the test there."""
     files.check_bucket(job.model_dir, "--model-dir")
+    if job.params.backend == JAX:
+        raise InputError("--backend=jax: the test runs on TensorFlow's devices; omit it")
     # What is held out for the training's validation must not choose its rate either.
     cluster, _, data = connect_and_open(workers, wait, job)
     try:

@@ -7,9 +7,9 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -31,14 +31,15 @@ from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
 from tpu_training.loop.evaluation import (
     Evaluation,
+    EvaluationLoop,
     create_evaluation,
     create_prediction,
     evaluate_given,
 )
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state, total_steps
-from tpu_training.loop.train import FIRST_STEPS, TrainResult, train
-from tpu_training.models.params import EXACT, Params
+from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
+from tpu_training.models.params import EXACT, JAX, Params
 from tpu_training.models.registry import load_file
 from tpu_training.monitoring import profiler, terminal
 
@@ -127,6 +128,7 @@ class Trainer:
         self._checkpoints.copied = self._monitor.model.copied
         validates = job.trains and manifest.VALIDATION in data.manifest.splits
         tests = job.evaluates and manifest.TEST in data.manifest.splits
+        self._loops = _loops_of(cluster)
         splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
         if splits and not state.evaluates:
             raise errors.InputError(
@@ -137,7 +139,10 @@ class Trainer:
             logger.info("evaluate: the data has no test split, so nothing is tested at the end")
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
-            split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
+            split: create_evaluation(
+                *(cluster, job.params, data, state, split, shutdown.check),
+                create_loop=self._loops.evaluation,
+            )
             for split in splits
         }
 
@@ -146,19 +151,25 @@ class Trainer:
         state = self._state
         # What an earlier run scaled stays scaled, whether or not a callback is still given.
         if not self._observers and record.rate_factor == 1:
-            return Control(state.model, self._shutdown.request_save, lambda factor: None)
+            return Control(self._model, self._shutdown.request_save, lambda factor: None)
         with self._cluster.strategy.scope():
             factor = state.optimizer.scaled()
 
         def scale(to: float) -> None:
             record.rate_factor = float(to)
+            self._cluster.fetch(to_change=True)
             factor.assign(to)
 
         scale(record.rate_factor)
-        control = Control(state.model, self._shutdown.request_save, scale)
+        control = Control(self._model, self._shutdown.request_save, scale)
         for observer in self._observers:
             observer.control = control
         return control
+
+    def _model(self) -> tf.Module:
+        """Return the model with its current weights, which may be changed."""
+        self._cluster.fetch(to_change=True)
+        return self._state.model
 
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""
@@ -214,6 +225,7 @@ class Trainer:
                 self._validate,
                 self._exhausted,
                 self._observers,
+                self._loops.train,
             )
         self._metrics.add_training(result, monitor.progress)
         self._metrics.values.update(monitor.curves.figures)
@@ -251,7 +263,8 @@ class Trainer:
         return bool(patience and best and step - best["step"] >= patience)
 
     def _write_results(self) -> Result:
-        cluster, job, state = self._cluster, self._job, self._state
+        cluster, job, state = self._cluster.here, self._job, self._state
+        self._cluster.fetch(to_change=True)
         summary, values = self._metrics.write(self._model_dir)
         if job.trains:
             with tf.device(cluster.this_process):
@@ -267,6 +280,21 @@ class Trainer:
         return Result(
             summary, values, history, state.model, job.model_dir, create_prediction(*made), evaluate
         )
+
+
+class Loops(NamedTuple):
+    """What compiles the loops of steps; None for TensorFlow's."""
+
+    train: Callable[..., TrainLoop] | None = None
+    evaluation: Callable[..., tuple[EvaluationLoop, int]] | None = None
+
+
+def _loops_of(cluster: Cluster) -> Loops:
+    if cluster is cluster.here:
+        return Loops()
+    from tpu_training.compile import runtime
+
+    return Loops(runtime.TrainLoop, runtime.create_evaluation_loop)
 
 
 class LeaseCheck(Callback):
@@ -433,7 +461,7 @@ def connect_and_open(
     """
     opened = None if job.is_live else _open(job)
     with connecting or nullcontext():
-        cluster = connect(workers, wait, job.params.local_devices)
+        cluster = connect(workers, wait, job.params.local_devices, job.params.backend == JAX)
     # The look at examples runs here, where a user's Python is, and not on a worker.
     with tf.device(cluster.this_process):
         job, data = opened or _open(job)

@@ -20,6 +20,7 @@ from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result, check_local_files
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import ShutdownRequest
+from tpu_training.models.params import JAX
 
 _SUFFIXES = (".parquet", ".tar")
 _FAILED = "data convert failed: "
@@ -92,6 +93,13 @@ def find_workers(
     wait = endpoint.Wait(params.connect_tries, params.connect_interval)
     target = endpoint.find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
+    if params.backend == JAX:
+        if isinstance(target, endpoint.Addresses | endpoint.NamedTpu):
+            raise InputError(
+                f"--backend=jax runs on the TPU of this machine, but {target.source} names another; "
+                f"start the training there (training.runOn: tpu), or omit {target.source}"
+            )
+        return endpoint.NoTpu(), wait
     return choose_workers(target, wait, params.local_devices > 0, waiting), wait
 
 
@@ -116,14 +124,16 @@ def set_up_buckets(environ: MutableMapping[str, str]) -> None:
         environ.setdefault(name, value)
 
 
-def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
+def prepare_tensorflow(tpu: str | None, trains: bool, backend: object = None) -> None:
     """Set what TensorFlow reads while it is imported, which the import of an own model may be.
 
     Args:
         tpu: What --tpu says, if anything.
         trains: Whether the command trains; others leave a TPU to those that do.
+        backend: What --backend says, if anything: JAX's TPU is none of TensorFlow's.
     """
     set_up_buckets(os.environ)
+    trains = trains and backend != JAX
     try:
         target = endpoint.find_target(tpu, None, None, os.environ) if trains else endpoint.NoTpu()
     except InputError:

@@ -51,17 +51,21 @@ class Control:
     the rate.
 
     Attributes:
-        model: The model that is trained.
         save: Saves a checkpoint after the loop that runs.
         scale_rate: Takes a factor, by which the schedule's rate is multiplied from now on; a
             resumed training keeps it.
     """
 
     def __init__(
-        self, model: Any, save: Callable[[], None], scale_rate: Callable[[float], None]
+        self, model: Callable[[], Any], save: Callable[[], None], scale_rate: Callable[[float], None]
     ) -> None:
-        self.model, self.save, self.scale_rate = model, save, scale_rate
+        self._model, self.save, self.scale_rate = model, save, scale_rate
         self.stopped = False
+
+    @property
+    def model(self) -> Any:
+        """The model that is trained."""
+        return self._model()
 
     def stop(self) -> None:
         """End the training after the loop that runs, with a checkpoint and the last evaluations."""

@@ -32,7 +32,7 @@ _MOST_STEPS = 1000
 # examples and the metrics' counts
 ReplicaEvaluation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 # number of steps -> the sums over all of them
-_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+EvaluationLoop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 # features (examples, …) -> arrays by name
 Predict = Callable[[Any], dict[str, Any]]
 
@@ -69,19 +69,21 @@ def create_evaluation(
     state: ModelState,
     split: str = manifest.TEST,
     check: Callable[[], None] = lambda: None,
+    create_loop: Callable[..., tuple[EvaluationLoop, int]] | None = None,
 ) -> Callable[[], Evaluation]:
     """Return a function that evaluates the state's model, with averaged weights if it has any.
 
     The first call compiles it. It calls `check` between loops of some seconds at most. Every
-    example of `split` counts exactly once. The function raises DataError if the files hold another
+    example of `split` counts exactly once. `create_loop` compiles it for other devices than
+    TensorFlow's. The function raises DataError if the files hold another
     number of examples than the manifest says.
     """
     expected = data.manifest.split(split).examples
+    create_loop = create_loop or create_evaluation_loop
 
     @functools.cache
-    def compiled() -> tuple[_Loop, int]:
-        next_batch, steps = pipeline.evaluation_batches(data, cluster, params, split)
-        return _create_loop(cluster, params, state, next_batch), steps
+    def compiled() -> tuple[EvaluationLoop, int]:
+        return create_loop(cluster, params, state, data, split)
 
     def evaluate() -> Evaluation:
         held: int | str
@@ -105,7 +107,7 @@ def create_evaluation(
 
 
 def _sum_up(
-    cluster: Cluster, loop: _Loop, steps: int, check: Callable[[], None]
+    cluster: Cluster, loop: EvaluationLoop, steps: int, check: Callable[[], None]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Return the sums of the numbers of `steps` batches, and of their counts."""
     with cluster.on_loop_device():
@@ -122,14 +124,15 @@ def _sum_up(
     return numbers, counts
 
 
-def _create_loop(
-    cluster: Cluster, params: Params, state: ModelState, next_batch: pipeline.NextBatch
-) -> _Loop:
-    """Compile a function that sums up a number of batches.
+def create_evaluation_loop(
+    cluster: Cluster, params: Params, state: ModelState, data: data_set.DataSet, split: str
+) -> tuple[EvaluationLoop, int]:
+    """Compile a function that sums up a number of batches; return how many there are, too.
 
     The replicas add to variables of their own, so that nothing leaves the devices in a step. Counts
     are integers: float32 knows no odd number above 16.7 million.
     """
+    next_batch, steps = pipeline.evaluation_batches(data, cluster, params, split)
     strategy = cluster.strategy
     replica_evaluation = create_replica_evaluation(params, state)
     tally = state.evaluated
@@ -152,8 +155,8 @@ def _create_loop(
         graph.repeat(count, (), step)
         return numbers.read_value(), counts.read_value()
 
-    compiled: _Loop = tf.function(loop, autograph=False)
-    return compiled
+    compiled: EvaluationLoop = tf.function(loop, autograph=False)
+    return compiled, steps
 
 
 def create_replica_evaluation(params: Params, state: ModelState) -> ReplicaEvaluation:

@@ -96,8 +96,9 @@ def count_flops(cluster: Cluster, loop: Any, params: Params) -> float:
     """
     with cluster.on_loop_device():
         graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph
-    # A TPU's program is traced once for all cores; others are traced once for each replica.
-    copies = cluster.replicas if cluster.has_tpu else 1
+    # A TPU's program, and JAX's, is traced once for all; others are traced once for each replica.
+    traced = cluster.here.replicas if not cluster.has_tpu else 1
+    copies = cluster.replicas // traced
     return copies * params.gradient_accumulation * flops_of(graph)
 
 

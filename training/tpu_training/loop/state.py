@@ -428,11 +428,13 @@ def averaged(cluster: Cluster, average: WeightAverage | None) -> Iterator[None]:
     if average is None:
         yield
         return
+    cluster.fetch(to_change=True)
     with cluster.on_loop_device():
         average.swap()
     try:
         yield
     finally:
+        cluster.fetch(to_change=True)
         with cluster.on_loop_device():
             average.swap()
 

@@ -68,12 +68,14 @@ def train(
     validate: Callable[[int], None] = lambda step: None,
     exhausted: Callable[[int], bool] = lambda step: False,
     observers: Sequence[Callback] = (),
+    create_loop: Callable[..., TrainLoop] | None = None,
 ) -> TrainResult:
     """Train from the state's step to the last one.
 
     Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
     ends early when `exhausted` says so after a loop. `observers` are called like `callbacks`, but
-    the caller starts and closes them.
+    the caller starts and closes them. `create_loop` compiles the step for other devices than
+    TensorFlow's.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -81,7 +83,11 @@ def train(
     """
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
-    loop = create_train_loop(cluster, params, state, training_batches(data, cluster, params, step))
+    if create_loop:
+        loop = create_loop(cluster, params, state, data, step)
+    else:
+        batches = training_batches(data, cluster, params, step)
+        loop = create_train_loop(cluster, params, state, batches)
     flops, pace, count, loss = math.nan, Pace(), 0, math.nan
     running: Future[tuple[LoopFigures, float]] | None = None
     schedule = CheckpointSchedule(params.checkpoint_interval, checkpoints.record.history)

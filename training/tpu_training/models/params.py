@@ -32,6 +32,7 @@ def param(
 NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
 CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
 EXACT, FAST = "exact", "fast"
+TENSORFLOW, JAX = "tensorflow", "jax"
 LARGEST_IMAGE = 4096
 # The types of parameters, as messages call them.
 KINDS = {int: "a whole number", float: "a number", str: "a word"}
@@ -122,6 +123,11 @@ class Params:
         EXACT,
         "order of the examples; fast takes any that is ready, which is not repeatable",
         choices=(EXACT, FAST),
+    )
+    backend: str = param(
+        TENSORFLOW,
+        "what runs the steps; jax needs the TPU in this machine, of any generation that JAX has",
+        choices=(TENSORFLOW, JAX),
     )
     local_devices: int = param(0, "without a TPU: logical CPUs of this machine; 0: one", 0, 64)
     hang_timeout: float = param(

@@ -177,12 +177,13 @@ class ModelSummaries(Callback):
         if not (self._interval and pictures) or self._spec.several or split in self._drawn:
             return
         self._drawn.add(split)
-        share = self._params.replica_batch_size(self._cluster.replicas, "evaluation_batch_size")
-        size = min(_EXAMPLES, share) * self._cluster.replicas
+        cluster = self._cluster.here
+        share = self._params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+        size = min(_EXAMPLES, share) * cluster.replicas
         few = dataclasses.replace(self._params, evaluation_batch_size=size)
-        with self._cluster.on_loop_device():
-            batch = pipeline.evaluation_batches(self._data, self._cluster, few, split)[0]()
-        local = self._cluster.strategy.experimental_local_results
+        with cluster.on_loop_device():
+            batch = pipeline.evaluation_batches(self._data, cluster, few, split)[0]()
+        local = cluster.strategy.experimental_local_results
         batch = (batch[0], split_weights(batch[1])[0], batch[2])
         images, targets, weights = (local(part)[0].numpy() for part in batch)
         names = self._data.manifest.class_names
@@ -190,7 +191,7 @@ class ModelSummaries(Callback):
             tag, target = f"{split}_examples/{number:02}", targets[number]
             if self._spec.targets == CLASS:
                 tag += f" {names[target] if names else target}"
-            with tf.device(self._cluster.this_process):
+            with tf.device(cluster.this_process):
                 png = tf.io.encode_png(images[number].astype(np.uint8)).numpy()
             self._summaries.picture(step, tag, png)
 

@@ -1,0 +1,313 @@
+"""Run a job's steps on JAX's devices: the same steps, as TensorFlow lowers them to HLO.
+
+JAX compiles one program for all devices. It takes variables and a batch, and returns the variables.
+The loops have the forms of those in loop/train.py and loop/evaluation.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.compiler.xla import xla_data_pb2
+
+from tpu_training.cluster.jax_devices import AXIS, JaxCluster
+from tpu_training.compile import lowering
+from tpu_training.data import data_set, pipeline
+from tpu_training.errors import InputError
+from tpu_training.loop.evaluation import EvaluationLoop, create_replica_evaluation
+from tpu_training.loop.state import ModelState, TrainState
+from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
+from tpu_training.models.params import Params
+
+# How many steps the host may be ahead of the devices: each holds a batch.
+_AHEAD = 2
+_KINDS = {"i": "S", "u": "U", "f": "F"}
+_NAMES = {tf.bool: "PRED", tf.bfloat16: "BF16"}
+
+
+class TrainLoop:
+    """Does a given number of training steps; see loop/train.py."""
+
+    def __init__(
+        self,
+        cluster: JaxCluster,
+        params: Params,
+        state: TrainState,
+        data: data_set.DataSet,
+        first_step: int,
+    ) -> None:
+        """Compile the step; its first batch is that of `first_step`.
+
+        Raises:
+            InputError: This TensorFlow can't lower a sum over replicas.
+            LoweringError: With everything in the step that XLA does not take.
+        """
+        if cluster.replicas > 1 and not lowering.can_reduce():
+            raise InputError(
+                f"--backend=jax: TensorFlow {tf.__version__} can't lower a sum over "
+                f"{cluster.replicas} devices; install 2.13 or later"
+            )
+        sums = create_step_sums(state)
+
+        def step(number: tf.Tensor, *batch: Any) -> None:
+            def sum_all(values: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+                return lowering.sum_over(cluster.replicas, number, values)
+
+            replica = Replica(number, cluster.replicas, sum_all)
+            create_replica_step(params, state, sums, lambda: replica)(*batch)
+
+        rows = pipeline.training_rows(data, params, first_step, 1, 0)
+        self._batches = iter(pipeline.finish(rows, params))
+        share = params.replica_batch_size(cluster.replicas)
+        batch = _share(self._batches.element_spec, share)
+        self._program = _Program(cluster, "train", step, batch, sums)
+        self._cluster, self._state, self._step = cluster, state, first_step
+
+    def get_concrete_function(self, *_: Any) -> SimpleNamespace:
+        """Return the trace of one replica's step, of which operations are counted."""
+        return SimpleNamespace(graph=self._program.graph)
+
+    def __call__(self, count: tf.Tensor) -> tf.Tensor:
+        """Do `count` steps; return the fields of LoopFigures."""
+        waited, sums = 0.0, self._program.zeros()
+        running: deque[Any] = deque()
+        for _ in range(int(count)):
+            begun = time.monotonic()
+            batch = next(self._batches)
+            waited += time.monotonic() - begun
+            sums, _, mark = self._program(batch, sums)
+            _follow(running, mark)
+        self._step += int(count)
+        # Captured in their order: the numbers, then the counts.
+        totals = [np.asarray(each).sum(axis=0, dtype=np.float64) for each in sums]
+        rate = self._state.optimizer.rate(tf.constant(self._step - 1, tf.int64))
+        first = [float(rate), waited, len(self._state.variables)]
+        return tf.constant(np.concatenate([first, *totals]))
+
+
+def create_evaluation_loop(
+    cluster: JaxCluster, params: Params, state: ModelState, data: data_set.DataSet, split: str
+) -> tuple[EvaluationLoop, int]:
+    """Return what sums up a number of batches of `split`, and how many an evaluation has.
+
+    Raises:
+        LoweringError: With everything in the evaluation that XLA does not take.
+    """
+    evaluate = create_replica_evaluation(params, state)
+    rows = pipeline.repeated_rows(data, params, 1, 0, split)
+    batches = iter(pipeline.finish(rows, params))
+    share = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+    batch = _share(batches.element_spec, share)
+    program = _Program(cluster, "evaluate", lambda number, *parts: evaluate(*parts), batch)
+
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        results: list[Any] = []
+        running: deque[Any] = deque()
+        for _ in range(int(count)):
+            _, result, mark = program(next(batches), [])
+            results.append(result)
+            _follow(running, mark)
+        numbers, counts = (
+            np.sum([np.asarray(each) for each in parts], axis=(0, 1))
+            for parts in zip(*results, strict=True)
+        )
+        return tf.constant(numbers), tf.constant(counts)
+
+    return loop, pipeline.evaluation_steps(data, params, split)
+
+
+def _share(batch: Any, examples: int) -> Any:
+    """Return the specs of a replica's `examples` of a batch with these specs."""
+    return tf.nest.map_structure(
+        lambda spec: tf.TensorSpec((examples, *spec.shape[1:]), spec.dtype), batch
+    )
+
+
+def _follow(running: deque[Any], mark: Any) -> None:
+    """Wait until the devices are at most `_AHEAD` steps behind the one that gave `mark`."""
+    running.append(mark)
+    if len(running) > _AHEAD:
+        running.popleft().block_until_ready()
+
+
+class _Program:
+    """A replica's step as a program of JAX's devices.
+
+    Attributes:
+        graph: The trace of the step.
+    """
+
+    def __init__(
+        self,
+        cluster: JaxCluster,
+        name: Literal["train", "evaluate"],
+        step: Callable[..., Any],
+        batch: Any,
+        sums: Sequence[tf.Variable] = (),
+    ) -> None:
+        """Lower `step`, which takes the replica's number and its share of a batch, of these specs.
+
+        In each of `sums` a replica adds up its own.
+        """
+        self._cluster = cluster
+        specs = [tf.TensorSpec((), tf.int32, "replica"), *tf.nest.flatten(batch)]
+
+        def flat_step(number: tf.Tensor, *parts: tf.Tensor) -> Any:
+            return step(number, *tf.nest.pack_sequence_as(batch, parts))
+
+        concrete, module = lowering.lowered(name, flat_step, specs)
+        if cluster.has_tpu:
+            lowering.use_default_generator(module)
+        _sum_over_devices(module)
+        self.graph = concrete.graph
+        # XLA's parameters are the arguments and captured constants, but for those that have become
+        # part of the program, and then the variables. It says which of its outputs are the new
+        # values of which (tensorflow/compiler/tf2xla/xla_compiler.cc, read 2026-11-27).
+        handles = {id(variable.handle): variable for variable in concrete.variables}
+        captured = concrete.captured_inputs
+        self._variables = [handles[id(each)] for each in captured if id(each) in handles]
+        constants = [each for each in captured if id(each) not in handles]
+        parameters = module.host_program_shape.parameters
+        first = len(parameters) - len(self._variables)
+        self._inputs = _matched(parameters[:first], [*specs, *constants])
+        self._constants = [each.numpy() for each in constants]
+        self._batch = len(specs) - 1
+        outputs = {
+            entry.parameter_number - first: entry.output_shape_index[0]
+            for entry in module.input_output_alias.entries
+        }
+        own = {id(each) for each in sums}
+        places = range(len(self._variables))
+        self._sums = [at for at in places if id(self._variables[at]) in own]
+        self._changed = [at for at in places if at in outputs and at not in self._sums]
+        self._kept = [at for at in places if at not in outputs]
+        self._outputs = outputs
+        made = [*concrete.outputs, *(self._variables[at] for at in sorted(outputs, key=outputs.get))]
+        shapes = tuple((tuple(each.shape), each.dtype.as_numpy_dtype) for each in made)
+        self._results = len(concrete.outputs)
+        self._run = self._compiled(module.SerializeToString(), shapes)
+
+    def zeros(self) -> list[Any]:
+        """Return the sums before the first step: a row for each replica."""
+        import jax
+
+        shapes = [self._variables[at] for at in self._sums]
+        return [
+            jax.device_put(
+                np.zeros((self._cluster.replicas, *each.shape), each.dtype.as_numpy_dtype),
+                self._cluster.sharding(AXIS),
+            )
+            for each in shapes
+        ]
+
+    def __call__(self, batch: Any, sums: list[Any]) -> tuple[list[Any], list[Any], Any]:
+        """Start a step; return the sums, the step's results, and an array that is made with them.
+
+        Sums and results have a row for each replica.
+        """
+        import jax
+
+        arrays = [
+            jax.device_put(each.numpy(), self._cluster.sharding(AXIS))
+            for each in tf.nest.flatten(batch)
+        ]
+        memory, changed = self._cluster.memory, [self._variables[at] for at in self._changed]
+        kept = memory.of([self._variables[at] for at in self._kept])
+        new, sums, results, mark = self._run(
+            memory.of(changed), sums, kept, arrays, self._constants
+        )
+        memory.changed(changed, new)
+        return sums, results, mark
+
+    def _compiled(self, hlo: bytes, shapes: tuple[Any, ...]) -> Callable[..., Any]:
+        import jax
+        from jax.extend.mlir import hlo_to_stablehlo
+        from jax.sharding import PartitionSpec
+
+        code, step = hlo_to_stablehlo(hlo), _primitive()
+
+        def replica(changed: Any, sums: Any, kept: Any, batch: Any, constants: Any) -> Any:
+            number = jax.lax.axis_index(AXIS).astype(np.int32)
+            given = [number, *batch, *constants]
+            values = dict(zip(self._changed, changed, strict=True))
+            values |= dict(zip(self._kept, kept, strict=True))
+            values |= {at: each[0] for at, each in zip(self._sums, sums, strict=True)}
+            inputs = [*(given[at] for at in self._inputs), *(values[at] for at in sorted(values))]
+            made = step.bind(*inputs, code=code, shapes=shapes)
+            return (
+                [made[self._outputs[at]] for at in self._changed],
+                [made[self._outputs[at]][None] for at in self._sums],
+                [each[None] for each in made[: self._results]],
+                number[None],
+            )
+
+        all_alike, each_its_own = PartitionSpec(), PartitionSpec(AXIS)
+        mapped = jax.shard_map(
+            replica,
+            mesh=self._cluster.mesh,
+            in_specs=(all_alike, each_its_own, all_alike, each_its_own, all_alike),
+            out_specs=(all_alike, each_its_own, each_its_own, each_its_own),
+            check_vma=False,
+        )
+        return jax.jit(mapped, donate_argnums=(0, 1))
+
+
+@functools.cache
+def _primitive() -> Any:
+    """Return the operation of JAX that is a program of StableHLO."""
+    import jax
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+
+    def lower(context: Any, *arguments: Any, code: bytes, shapes: Any) -> Any:
+        module, inner = context.module_context, mlir.ir.Module.parse(code)
+        types = mlir.ir.SymbolTable(inner.operation)["main"].type.results
+        name = mlir.merge_mlir_modules(
+            module.module, "step", inner, dst_symtab=module.symbol_table
+        )
+        called = {"callee": mlir.ir.FlatSymbolRefAttr.get(name)}
+        return mlir.ir.Operation.create(
+            "func.call", results=types, operands=arguments, attributes=called
+        ).results
+
+    step = Primitive("tpu_training_step")
+    step.multiple_results = True
+    step.def_abstract_eval(
+        lambda *_, code, shapes: [jax.core.ShapedArray(*each) for each in shapes]
+    )
+    mlir.register_lowering(step, lower)
+    return step
+
+
+def _sum_over_devices(module: Any) -> None:
+    """Let sums over replicas be sums over the devices of one program, as JAX numbers them."""
+    channel = 0
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode == "all-reduce":
+                channel += 1
+                instruction.channel_id, instruction.use_global_device_ids = channel, True
+
+
+def _matched(parameters: Sequence[Any], given: Sequence[Any]) -> list[int]:
+    """Return which of `given`, in its order, each of XLA's parameters is."""
+    left = iter(enumerate(given))
+
+    def is_like(parameter: Any, each: Any) -> bool:
+        kind = xla_data_pb2.PrimitiveType.Name(parameter.element_type)
+        return (kind, tuple(parameter.dimensions)) == (_name(each.dtype), tuple(each.shape))
+
+    return [next(at for at, each in left if is_like(one, each)) for one in parameters]
+
+
+def _name(dtype: tf.DType) -> str:
+    """Return XLA's name of a type."""
+    kind = np.dtype(dtype.as_numpy_dtype)
+    return _NAMES.get(dtype) or f"{_KINDS[kind.kind]}{8 * kind.itemsize}"
