@@ -179,19 +179,16 @@ def _wait(until: Callable[[], bool], what: str) -> float:
 
 _ENGINE_KILLS = 5
 # What is killed, how often it lives, and its settings.
-_FORMS: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
+_MACHINE = {
+    "architecture": "compute",
+    "zone": "us-east5-a",
+    "vm": {},
+    "tpu": {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"},
+    "jobs": {"enabled": True},
+}
+_FORMS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("kill points", 20, {}),
-    (
-        "kill points on Compute Engine",
-        10,
-        {
-            "architecture": "compute",
-            "zone": "us-east5-a",
-            "vm": {},
-            "tpu": {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"},
-            "jobs": {"enabled": True},
-        },
-    ),
+    ("kill points on Compute Engine", 10, _MACHINE),
 )
 
 
@@ -215,11 +212,9 @@ def _live(folder: Path, seed: int, settings: Mapping[str, Any]) -> tuple[Life, i
     with running(LocalCloudCommand(folder / "cloud")) as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         environment |= cloud.environment()
-        project, trainer = make_project(folder), make_trainer(folder)
-        training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}
-        if settings:
-            training["runOn"] = "tpu"
-        write_stack(project, trainer, training=training, **settings)
+        project, wheel = make_project(folder), str(make_trainer(folder))
+        where = {"runOn": "tpu" if settings else "vm"}
+        write_stack(project, Path(), training={"wheel": wheel, **where}, **settings)
         before = cloud.status()["resources"]
         life = Killer(project, environment).live(
             Backend(environment, project).select("local"), seed, _ENGINE_KILLS

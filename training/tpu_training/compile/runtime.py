@@ -165,7 +165,7 @@ class _Program:
         concrete, module = lowering.lowered(name, flat_step, specs)
         if cluster.has_tpu:
             lowering.use_default_generator(module)
-        _sum_over_devices(module)
+        _make_portable(module)
         self.graph = concrete.graph
         # XLA's parameters are the arguments and captured constants, but for those that have become
         # part of the program, and then the variables. It says which of its outputs are the new
@@ -178,7 +178,6 @@ class _Program:
         first = len(parameters) - len(self._variables)
         self._inputs = _matched(parameters[:first], [*specs, *constants])
         self._constants = [each.numpy() for each in constants]
-        self._batch = len(specs) - 1
         outputs = {
             entry.parameter_number - first: entry.output_shape_index[0]
             for entry in module.input_output_alias.entries
@@ -189,10 +188,12 @@ class _Program:
         self._changed = [at for at in places if at in outputs and at not in self._sums]
         self._kept = [at for at in places if at not in outputs]
         self._outputs = outputs
-        made = [*concrete.outputs, *(self._variables[at] for at in sorted(outputs, key=outputs.get))]
-        shapes = tuple((tuple(each.shape), each.dtype.as_numpy_dtype) for each in made)
+        written = [self._variables[at] for _, at in sorted((to, at) for at, to in outputs.items())]
+        shapes = tuple(
+            (tuple(each.shape), each.dtype.as_numpy_dtype) for each in (*concrete.outputs, *written)
+        )
         self._results = len(concrete.outputs)
-        self._run = self._compiled(module.SerializeToString(), shapes)
+        self._run = self._compiled(module.SerializeToString(), shapes, specs[1:])
 
     def zeros(self) -> list[Any]:
         """Return the sums before the first step: a row for each replica."""
@@ -226,12 +227,14 @@ class _Program:
         memory.changed(changed, new)
         return sums, results, mark
 
-    def _compiled(self, hlo: bytes, shapes: tuple[Any, ...]) -> Callable[..., Any]:
+    def _compiled(
+        self, hlo: bytes, shapes: tuple[Any, ...], batch: Sequence[tf.TensorSpec]
+    ) -> Any:
+        """Return the program of `hlo`, whose results and new variables have these `shapes`."""
         import jax
-        from jax.extend.mlir import hlo_to_stablehlo
         from jax.sharding import PartitionSpec
 
-        code, step = hlo_to_stablehlo(hlo), _primitive()
+        code, step = _stablehlo(hlo), _primitive()
 
         def replica(changed: Any, sums: Any, kept: Any, batch: Any, constants: Any) -> Any:
             number = jax.lax.axis_index(AXIS).astype(np.int32)
@@ -256,7 +259,28 @@ class _Program:
             out_specs=(all_alike, each_its_own, each_its_own, each_its_own),
             check_vma=False,
         )
-        return jax.jit(mapped, donate_argnums=(0, 1))
+        replicas, everywhere = self._cluster.replicas, self._cluster.sharding()
+        rows = self._cluster.sharding(AXIS)
+
+        def of(places: Sequence[int]) -> list[Any]:
+            return [(self._variables[at].shape, self._variables[at].dtype) for at in places]
+
+        def like(kinds: Sequence[Any], sharding: Any) -> list[Any]:
+            return [
+                jax.ShapeDtypeStruct(tuple(shape), dtype.as_numpy_dtype, sharding=sharding)
+                for shape, dtype in kinds
+            ]
+
+        given = (
+            like(of(self._changed), everywhere),
+            like([((replicas, *shape), dtype) for shape, dtype in of(self._sums)], rows),
+            like(of(self._kept), everywhere),
+            like([((replicas * s.shape[0], *s.shape[1:]), s.dtype) for s in batch], rows),
+            self._constants,
+        )
+        # Now: a step that is too large for the devices' memory is refused before the first one.
+        made = (everywhere, rows, rows, rows)
+        return jax.jit(mapped, out_shardings=made, donate_argnums=(0, 1)).lower(*given).compile()
 
 
 @functools.cache
@@ -269,9 +293,7 @@ def _primitive() -> Any:
     def lower(context: Any, *arguments: Any, code: bytes, shapes: Any) -> Any:
         module, inner = context.module_context, mlir.ir.Module.parse(code)
         types = mlir.ir.SymbolTable(inner.operation)["main"].type.results
-        name = mlir.merge_mlir_modules(
-            module.module, "step", inner, dst_symtab=module.symbol_table
-        )
+        name = mlir.merge_mlir_modules(module.module, "step", inner, dst_symtab=module.symbol_table)
         called = {"callee": mlir.ir.FlatSymbolRefAttr.get(name)}
         return mlir.ir.Operation.create(
             "func.call", results=types, operands=arguments, attributes=called
@@ -286,14 +308,32 @@ def _primitive() -> Any:
     return step
 
 
-def _sum_over_devices(module: Any) -> None:
-    """Let sums over replicas be sums over the devices of one program, as JAX numbers them."""
+def _stablehlo(hlo: bytes) -> bytes:
+    """Return the module in StableHLO, by JAX's public function where it has one (since 0.7)."""
+    try:
+        from jax.extend.mlir import hlo_to_stablehlo as convert
+    except ImportError:
+        from jaxlib.xla_client import _xla
+
+        convert = _xla.mlir.hlo_to_stablehlo
+    code: bytes = convert(hlo)
+    return code
+
+
+def _make_portable(module: Any) -> None:
+    """Let an HloModuleProto be a part of a program of JAX's.
+
+    Sums over replicas become sums over the devices of one program. StableHLO has no copies, which
+    TensorFlow asks for where a result is a variable's old value.
+    """
     channel = 0
     for computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode == "all-reduce":
                 channel += 1
                 instruction.channel_id, instruction.use_global_device_ids = channel, True
+            elif instruction.opcode == "copy":
+                instruction.opcode = "reshape"
 
 
 def _matched(parameters: Sequence[Any], given: Sequence[Any]) -> list[int]:

@@ -20,12 +20,12 @@ from tpu_training.checkpoints import initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.data import data_set, files, inspection, pipeline
+from tpu_training.errors import InputError
 from tpu_training.job.job import Job
 from tpu_training.job.run import connect_and_open
 from tpu_training.loop.optimizers import create_schedule
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop, run_loop
-from tpu_training.errors import InputError
 from tpu_training.models.params import JAX, Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.summaries import Summaries

@@ -96,7 +96,7 @@ def find_workers(
     if params.backend == JAX:
         if isinstance(target, endpoint.Addresses | endpoint.NamedTpu):
             raise InputError(
-                f"--backend=jax runs on the TPU of this machine, but {target.source} names another; "
+                f"--backend=jax runs on this machine's TPU, but {target.source} names another; "
                 f"start the training there (training.runOn: tpu), or omit {target.source}"
             )
         return endpoint.NoTpu(), wait

@@ -57,7 +57,10 @@ class Control:
     """
 
     def __init__(
-        self, model: Callable[[], Any], save: Callable[[], None], scale_rate: Callable[[float], None]
+        self,
+        model: Callable[[], Any],
+        save: Callable[[], None],
+        scale_rate: Callable[[float], None],
     ) -> None:
         self._model, self.save, self.scale_rate = model, save, scale_rate
         self.stopped = False

@@ -1,0 +1,234 @@
+"""`--backend=jax`: the same training on JAX's devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tpu_training
+from tests.unit.training.test_own_step import ROWS, contrast, dense
+from tpu_training import Callback, InputError, LoopReport, Task
+from tpu_training.errors import LoweringError
+
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
+    from tpu_training.cluster.jax_devices import JaxCluster
+
+pytest.importorskip("jax")
+pytestmark = pytest.mark.training
+
+RANDOM = np.random.default_rng(4)
+# Two inputs; the numbers of examples fit no batch.
+INPUTS = {"table": RANDOM.normal(size=(100, 6)).astype("f4"), "codes": RANDOM.integers(0, 5, 100)}
+CLASSES = (INPUTS["table"].argmax(axis=1) // 2).astype(np.int64)
+WEIGHTS = RANDOM.uniform(0.5, 1.5, 100).astype("f4")
+TRAIN = {name: each[:69] for name, each in INPUTS.items()}
+TEST = {name: each[69:] for name, each in INPUTS.items()}
+SIZES: dict[str, Any] = {
+    "global_batch_size": 16,
+    "evaluation_batch_size": 16,
+    "steps_per_loop": 4,
+    "epochs": 3,
+    "learning_rate": 0.02,
+    "data": {"train": (TRAIN, CLASSES[:69], WEIGHTS[:69]), "test": (TEST, CLASSES[69:])},
+}
+
+Train = Callable[..., tpu_training.Result]
+
+
+@pytest.fixture(scope="session")
+def jax_devices(cluster: Cluster) -> JaxCluster:
+    """Eight devices of JAX's in this process, in which TensorFlow has eight of its own."""
+    from tpu_training.cluster.jax_devices import connect_jax
+
+    return connect_jax(local_devices=8)
+
+
+@pytest.fixture
+def train(
+    cluster: Cluster, jax_devices: JaxCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Train:
+    """Trains on eight devices of either; each backend has a model directory."""
+
+    def connect(*arguments: Any) -> Cluster:
+        return jax_devices if arguments[-1] else cluster
+
+    monkeypatch.setattr("tpu_training.job.run.connect", connect)
+
+    def run(**settings: Any) -> tpu_training.Result:
+        place = {"model_dir": f"{tmp_path}/{settings['backend']}", "model": network}
+        return tpu_training.fit(**SIZES | place | settings)
+
+    return run
+
+
+def network(params: Any, spec: Any, seed: int) -> Any:
+    """Return a Keras model with two inputs and batch normalisation, whose averages are state."""
+    import keras
+
+    table, codes = keras.Input((6,), name="table"), keras.Input((), name="codes", dtype="int32")
+    rows = keras.layers.Dense(8, activation="relu")(table)
+    rows = keras.layers.BatchNormalization(momentum=0.8)(rows)
+    return keras.Model(
+        {"table": table, "codes": codes},
+        keras.layers.Dense(3)(rows + keras.layers.Embedding(5, 8)(codes)),
+    )
+
+
+def weights(result: tpu_training.Result) -> Mapping[str, Any]:
+    return {each.name: each.numpy() for each in result.model.variables}
+
+
+@pytest.mark.parametrize("more", [{}, {"ema_decay": 0.8, "gradient_accumulation": 2}])
+def test_a_training_and_its_evaluation_are_those_of_tensorflow(
+    train: Train, more: dict[str, Any]
+) -> None:
+    theirs, ours = (train(backend=backend, **more) for backend in ("tensorflow", "jax"))
+    assert len(ours.history) == 3
+    for mine, other in zip(ours.history, theirs.history, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4)
+    same = {"test_loss", "test_accuracy", "test_examples", "train_loss", "steps"}
+    for name in same:
+        assert ours.metrics[name] == pytest.approx(theirs.metrics[name], rel=1e-4), name
+    assert ours.metrics["test_examples"] == 31
+    assert ours.metrics["strategy"] == "JAX"
+    for mine, other in zip(weights(ours).values(), weights(theirs).values(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-5)
+    # What comes back predicts and evaluates, and so does the checkpoint elsewhere.
+    restored = tpu_training.load(ours.model_dir, model=network)
+    for answer in (ours, restored):
+        found = tpu_training.evaluate(answer, (TEST, CLASSES[69:]))
+        assert found["loss"] == pytest.approx(ours.metrics["test_loss"], rel=1e-4)
+
+
+class Stop(Callback):
+    """Ends the training after its first loop."""
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        self.control.stop()
+
+
+def test_a_training_that_ended_resumes_bit_for_bit(train: Train, tmp_path: Path) -> None:
+    def dropping(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        model = network(params, spec, seed)
+        dropped = keras.layers.Dropout(0.5)(model.output)
+        return keras.Model(model.input, keras.layers.Dense(3)(dropped))
+
+    whole = train(backend="jax", model=dropping)
+    halves = {"backend": "jax", "model": dropping, "model_dir": f"{tmp_path}/halves"}
+    first = train(**halves, callbacks=[Stop()])
+    second = train(**halves)
+    assert first.metrics["steps"] < second.metrics["steps"] == whole.metrics["steps"]
+    assert [*first.history, *second.history] == whole.history
+    for mine, other in zip(weights(second).values(), weights(whole).values(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_a_step_of_ones_own_sees_the_examples_of_all_devices(train: Train) -> None:
+    views = {"left": ROWS, "right": ROWS + np.float32(0.1) * ROWS[:, ::-1]}
+    task = Task("contrast", step=contrast, any_targets=True)
+    given = {"model": dense("encoder"), "data": (views, None), "task": task, "optimizer": "sgd"}
+    theirs, ours = (train(backend=backend, **given) for backend in ("tensorflow", "jax"))
+    for mine, other in zip(ours.history, theirs.history, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4)
+        assert mine["rows"] == 16
+
+
+class Freeze(Callback):
+    """Keeps the model's first weights before and after each loop; the rate becomes 0."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def start(self, step: int) -> None:
+        self.look()
+
+    def before_loop(self, step: int, report: LoopReport) -> None:
+        self.look()
+        self.control.scale_rate(0.0)
+
+    def look(self) -> None:
+        self.seen.append(self.control.model.trainable_variables[0].numpy())
+
+
+def test_a_callback_sees_the_current_weights_and_changes_the_rate(train: Train) -> None:
+    callback = Freeze()
+    result = train(backend="jax", callbacks=[callback])
+    drawn, first, *others = callback.seen
+    assert len(others) == 2
+    assert not np.allclose(first, drawn)
+    for other in (*others, result.model.trainable_variables[0].numpy()):
+        np.testing.assert_array_equal(other, first)
+
+
+def test_what_xla_does_not_take_is_refused_with_its_line(train: Train) -> None:
+    def unique(params: Any, spec: Any, seed: int) -> Any:
+        class Net(tf.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.kernel = tf.Variable(tf.zeros((6, 3)))
+
+            def __call__(self, features: Any, training: bool) -> Any:
+                found = tf.strings.length(tf.strings.as_string(features["table"][:, :1]))
+                return features["table"] @ self.kernel + tf.cast(found, tf.float32)
+
+        return Net()
+
+    with pytest.raises(LoweringError, match=r"test_jax.py:\d+.*AsString"):
+        train(backend="jax", model=unique)
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
+def test_googles_compiler_takes_what_jax_gets(
+    one_device: Cluster, topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax
+    import libtpu
+    from jax.experimental import topologies
+
+    from tpu_training.cluster.jax_devices import AXIS, JaxCluster, Memory
+    from tpu_training.compile.runtime import TrainLoop
+    from tpu_training.data import data_set
+    from tpu_training.loop.state import create_train_state
+    from tpu_training.models.params import Params
+    from tpu_training.models.registry import ModelDefinition
+
+    monkeypatch.setenv("TPU_LIBRARY_PATH", libtpu.get_library_path())
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
+    tpu = JaxCluster(
+        *(one_device.strategy, "", None, True, "/device:CPU:0"),
+        mesh=jax.sharding.Mesh(np.array(devices), (AXIS,)),
+        memory=Memory(None),
+    )
+    params = Params(global_batch_size=32, ema_decay=0.9)
+    made = data_set.given_function({"train": SIZES["data"]["train"]})
+    data = data_set.of_function(made, "data", params.seed)
+    definition = ModelDefinition("network", Params, network, own=True)
+    state = create_train_state(tpu, definition, params, data.manifest, steps=10)
+    loop = TrainLoop(tpu, params, state, data, first_step=0)
+    # Without an error: the compiler has finished. The memory is that of a program for this chip.
+    assert loop._program._run.memory_analysis().argument_size_in_bytes > 0
+
+
+def test_a_tpu_elsewhere_is_refused_before_tensorflow_looks_for_it(tmp_path: Path) -> None:
+    given = SIZES | {"model": network, "model_dir": str(tmp_path), "tpu": "grpc://10.0.0.2:8470"}
+    with pytest.raises(InputError, match=re.escape("--backend=jax") + ".*--tpu names another"):
+        tpu_training.fit(**given, backend="jax")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_jax_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tpu_training.cluster.jax_devices import connect_jax
+
+    monkeypatch.setitem(__import__("sys").modules, "jax", None)
+    with pytest.raises(InputError, match=r"--backend=jax.*tpu-stack-training\[jax\]"):
+        connect_jax(0)
