@@ -55,11 +55,8 @@ def train(
     cluster: Cluster, jax_devices: JaxCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Train:
     """Trains on eight devices of either; each backend has a model directory."""
-
-    def connect(*arguments: Any) -> Cluster:
-        return jax_devices if arguments[-1] else cluster
-
-    monkeypatch.setattr("tpu_training.job.run.connect", connect)
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: cluster)
+    monkeypatch.setattr("tpu_training.job.run.connect_jax", lambda _: jax_devices)
 
     def run(**settings: Any) -> tpu_training.Result:
         place = {"model_dir": f"{tmp_path}/{settings['backend']}", "model": network}
@@ -231,4 +228,4 @@ def test_a_missing_jax_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(__import__("sys").modules, "jax", None)
     with pytest.raises(InputError, match=r"--backend=jax.*tpu-stack-training\[jax\]"):
-        connect_jax(0)
+        connect_jax.__wrapped__(0)

@@ -69,7 +69,7 @@ class Cluster:
     def fetch(self, *, to_change: bool = False) -> None:
         """Bring the variables of this process up to date, where the devices have their own.
 
-        `to_change` says that a change of them here must reach the devices.
+        With `to_change`, what happens to them here reaches the devices before the next step.
         """
 
     def worker_hosts(self) -> list[str]:
@@ -84,14 +84,8 @@ class Cluster:
 # Once, until `connect.cache_clear()` as after a worker is lost: to connect again would initialise
 # the TPU again, and what an earlier job of this process has made on it would be lost.
 @lru_cache(maxsize=1)
-def connect(
-    target: endpoints.Workers, wait: endpoints.Wait, local_devices: int, on_jax: bool = False
-) -> Cluster:
+def connect(target: endpoints.Workers, wait: endpoints.Wait, local_devices: int) -> Cluster:
     """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
-    if on_jax:
-        from tpu_training.cluster.jax_devices import connect_jax
-
-        return connect_jax(local_devices)
     if isinstance(target, endpoints.Addresses):
         _warn_of_other_version(target)
         cluster, reason = _connect_remote(endpoints.wait_for_workers(target, wait))

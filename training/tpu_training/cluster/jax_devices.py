@@ -5,6 +5,7 @@ JAX's devices. So a training reaches the TPUs for which TensorFlow has no releas
 only by a job that asks for it.
 """
 
+import functools
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ class Memory:
     """
 
     def __init__(self, placement: Any) -> None:
-        """Put variables where JAX's sharding `placement` says."""
+        """Put variables where JAX's sharding `placement` wants them."""
         self._placement = placement
         self._arrays: dict[int, tuple[tf.Variable, Any]] = {}
         self._newer: set[int] = set()
@@ -104,6 +105,7 @@ class JaxCluster(Cluster):
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(*axes))
 
 
+@functools.lru_cache(maxsize=1)
 def connect_jax(local_devices: int) -> JaxCluster:
     """Return this machine's TPU, or `local_devices` devices on its CPU where it has none.
 

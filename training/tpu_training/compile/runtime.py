@@ -168,7 +168,7 @@ class _Program:
         _make_portable(module)
         self.graph = concrete.graph
         # XLA's parameters are the arguments and captured constants, but for those that have become
-        # part of the program, and then the variables. It says which of its outputs are the new
+        # part of the program, and then the variables. It names those of its outputs that are new
         # values of which (tensorflow/compiler/tf2xla/xla_compiler.cc, read 2026-11-27).
         handles = {id(variable.handle): variable for variable in concrete.variables}
         captured = concrete.captured_inputs
@@ -227,9 +227,7 @@ class _Program:
         memory.changed(changed, new)
         return sums, results, mark
 
-    def _compiled(
-        self, hlo: bytes, shapes: tuple[Any, ...], batch: Sequence[tf.TensorSpec]
-    ) -> Any:
+    def _compiled(self, hlo: bytes, shapes: tuple[Any, ...], batch: Sequence[tf.TensorSpec]) -> Any:
         """Return the program of `hlo`, whose results and new variables have these `shapes`."""
         import jax
         from jax.sharding import PartitionSpec
@@ -278,7 +276,7 @@ class _Program:
             like([((replicas * s.shape[0], *s.shape[1:]), s.dtype) for s in batch], rows),
             self._constants,
         )
-        # Now: a step that is too large for the devices' memory is refused before the first one.
+        # Now, so that a step that is too large for the devices' memory fails before the first one.
         made = (everywhere, rows, rows, rows)
         return jax.jit(mapped, out_shardings=made, donate_argnums=(0, 1)).lower(*given).compile()
 

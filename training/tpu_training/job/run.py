@@ -22,6 +22,7 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
+from tpu_training.cluster.jax_devices import connect_jax
 from tpu_training.compile.answer import tpus, unknown_tpu
 from tpu_training.data import conversion, data_set, files, inspection, manifest, validation
 from tpu_training.data import function as data_function
@@ -463,7 +464,9 @@ def connect_and_open(
     """
     opened = None if job.is_live else _open(job)
     with connecting or nullcontext():
-        cluster = connect(workers, wait, job.params.local_devices, job.params.backend == JAX)
+        devices = job.params.local_devices
+        on_jax = job.params.backend == JAX
+        cluster = connect_jax(devices) if on_jax else connect(workers, wait, devices)
     # The look at examples runs here, where a user's Python is, and not on a worker.
     with tf.device(cluster.this_process):
         job, data = opened or _open(job)

@@ -76,7 +76,7 @@ def create_evaluation(
     The first call compiles it. It calls `check` between loops of some seconds at most. Every
     example of `split` counts exactly once. `create_loop` compiles it for other devices than
     TensorFlow's. The function raises DataError if the files hold another
-    number of examples than the manifest says.
+    number of examples than the manifest has.
     """
     expected = data.manifest.split(split).examples
     create_loop = create_loop or create_evaluation_loop
