@@ -243,6 +243,11 @@ def _add_data(modes: Any) -> None:
         default=8192,
         help="size of the vocabulary that is collected from the texts (default: 8192)",
     )
+    option(
+        "--pack",
+        action="store_true",
+        help="put as many texts into an example as fit, without labels, for a language model",
+    )
     inspect = commands.add_command(
         actions,
         "inspect",
@@ -280,7 +285,9 @@ def _build_convert(known: argparse.Namespace) -> commands.Command:
         length=known.text_length,
         validation_fraction=known.validation_fraction,
     )
-    storage = Storage(known.encoding, known.text_length, known.vocabulary, known.vocabulary_size)
+    storage = Storage(
+        *(known.encoding, known.text_length, known.vocabulary, known.vocabulary_size, known.pack)
+    )
 
     def run() -> int:
         from tpu_training.data.conversion import convert

@@ -121,6 +121,14 @@ def test_a_batch_may_be_larger_than_an_epoch(numbered: DataSet) -> None:
     assert set(np.bincount(batch).tolist()) == {2, 3}
 
 
+def test_the_first_batches_alone_come_again_and_again(numbered: DataSet, params: Params) -> None:
+    again = dataclasses.replace(params, overfit_batches=3)
+    every = take(numbered, params, 0, 3)
+    assert take(numbered, again, 0, 7) == [*every, *every, every[0]]
+    # A resumed training continues in their middle.
+    assert take(numbered, again, 5, 2) == [every[2], every[0]]
+
+
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_evaluation_has_every_example_once_with_weight_one(numbered: DataSet, hosts: int) -> None:
     seen: list[int] = []

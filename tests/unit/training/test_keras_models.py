@@ -155,6 +155,8 @@ def copy_of(path: Path, state: TrainState) -> Any:
         "SGD(0.05, momentum=0.9, nesterov=True, clipnorm=0.1)",
         "Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 2, 0.5), weight_decay=0.1)",
         "RMSprop(0.01, global_clipnorm=0.5)",
+        "Lamb(0.01)",
+        "Adafactor(0.01)",
     ],
 )
 def test_it_trains_as_fit_does(one_device: Cluster, tmp_path: Path, optimizer: str) -> None:

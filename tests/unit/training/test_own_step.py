@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ Fit = Callable[..., tpu_training.Result]
 
 def on(devices: Cluster, **arguments: Any) -> tpu_training.Result:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpu_training.job.run.connect", lambda *_: devices)
+        patch.setattr("tpu_training.job.run.connect", functools.cache(lambda *_: devices))
         return tpu_training.fit(**SIZES | arguments)
 
 
@@ -225,3 +226,23 @@ def test_an_infinite_value_is_gathered_without_spoiling_other_rows() -> None:
     seed = tf.zeros((2,), tf.int32)
     context = StepContext(seed, replica=tf.constant(1), replicas=2)
     assert context.gather(tf.constant([float("inf")])).numpy().tolist() == [0.0, float("inf")]
+    assert context.gather({"yes": tf.constant([True])})["yes"].numpy().tolist() == [False, True]
+
+
+def test_two_examples_that_are_mixed_have_no_weights(one_device: Cluster, tmp_path: Path) -> None:
+    images = RANDOM.integers(0, 255, (16, 4, 4, 1)).astype(np.float32)
+
+    def pooled(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        layers = [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
+        return keras.Sequential(layers)
+
+    with pytest.raises(InputError, match="--mixup and --cutmix mix two examples, whose weights"):
+        on(
+            one_device,
+            model=pooled,
+            data=(images.astype(np.uint8), np.arange(16) % 2, np.ones(16, np.float32)),
+            model_dir=str(tmp_path),
+            mixup=0.2,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import logging
 import re
 import subprocess
@@ -83,6 +84,33 @@ def test_the_pages_example_has_at_most_forty_lines_and_learns(
     exec(compile(code, str(file), "exec"), module.__dict__)
     assert module.result.metrics["test_r2"] > 0.8
     assert (tmp_path / "results" / "report.json").is_file()
+
+
+def test_the_page_classifies_image_files(
+    fit: Callable[..., tpu_training.Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from PIL import Image
+
+    images = RANDOM.integers(0, 256, (4, 28, 28, 1), dtype=np.uint8)
+    result = fit(
+        "mnist_cnn",
+        data=(images, np.arange(4) % 2),
+        model_dir=str(tmp_path / "results"),
+        **SIZES | {"global_batch_size": 4},
+    )
+    files = [str(tmp_path / f"{number}.png") for number in range(4)]
+    for file, image in zip(files, images[..., 0], strict=True):
+        Image.fromarray(image).save(file)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["classify.py", str(tmp_path / "results"), *files])
+    exec(compile(pages.programs("models")["classify.py"], "classify.py", "exec"), {})
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["file"] for each in said] == files
+    expected = result.predict(images)["probabilities"]
+    np.testing.assert_allclose([each["probabilities"] for each in said], expected, rtol=1e-4)
 
 
 def test_a_second_fit_call_resumes_and_returns_history_and_metrics(

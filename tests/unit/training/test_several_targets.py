@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ LOSSES = {"kind": "sparse_categorical_crossentropy", "size": "mse", "tags": "bin
 
 def on(devices: Cluster, **arguments: Any) -> tpu_training.Result:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpu_training.job.run.connect", lambda *_: devices)
+        patch.setattr("tpu_training.job.run.connect", functools.cache(lambda *_: devices))
         return tpu_training.fit(**SIZES | arguments)
 
 
@@ -143,6 +144,9 @@ def test_a_task_of_ones_own_gets_the_targets_by_name(one_device: Cluster, tmp_pa
     assert result.metrics["test_wrong"] == pytest.approx(np.mean((said[:, 0] > 0) != HELD["kind"]))
 
 
+ONES = np.ones(len(ROWS), np.float32)
+
+
 @KERAS
 @pytest.mark.parametrize(
     ("given", "message"),
@@ -151,7 +155,11 @@ def test_a_task_of_ones_own_gets_the_targets_by_name(one_device: Cluster, tmp_pa
         ({"metrics": {"colour": "mse"}}, "expected a dictionary with metrics of the targets kind"),
         ({"data": (ROWS, {"size": ROWS})}, "has the outputs kind, size, tags, but the targets are"),
         ({"data": (ROWS, {**TARGETS, "tags": HELD["tags"]})}, "targets/tags has 21"),
-        ({"data": (ROWS, TARGETS, ROWS)}, "weights that are not one number for each example"),
+        (
+            {"data": (ROWS, TARGETS, ROWS)},
+            "split train: weights has the shape (4,) in an example; expected one number",
+        ),
+        ({"data": (ROWS, TARGETS, -ONES)}, "gave a negative number in weights"),
         ({"model": linear}, "neither losses nor a step: compile a Keras model with loss={'kind'"),
     ],
 )

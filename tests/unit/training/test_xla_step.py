@@ -34,7 +34,7 @@ ELSEWHERE = {
     *("epochs", "global_batch_size", "evaluation_batch_size", "steps_per_loop", "warmup_fraction"),
     *("checkpoint_interval", "evaluation_interval", "validation_fraction", "patience", "seed"),
     *("snapshot_interval", "profile_steps", "keep_checkpoints", "image_size", "augmentation"),
-    *("cache", "order", "local_devices", "hang_timeout"),
+    *("cache", "order", "backend", "local_devices", "hang_timeout", "overfit_batches"),
     *("connect_tries", "connect_interval", "init_from", "init_map", "callback"),
     "tpu_type",
 }

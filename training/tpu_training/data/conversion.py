@@ -6,6 +6,7 @@ with a source, its options or the output folder is reported before.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import math
@@ -54,12 +55,15 @@ class Storage:
         text_length: The number of token ids per text.
         vocabulary: A vocabulary file; None makes a vocabulary from the training texts.
         vocabulary_size: The largest size of a vocabulary made from the training texts.
+        packed: Whether an example has as many texts as fit, without labels; longer ones are cut
+            into several.
     """
 
     encoding: str | None = None
     text_length: int = 128
     vocabulary: str | None = None
     vocabulary_size: int = 8192
+    packed: bool = False
 
 
 def convert(
@@ -85,6 +89,13 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
     tokens = list(data.tokens)
     if data.kind == source.TEXT and not data.vocabulary:
         tokens = _vocabulary(data, storage)
+    elif storage.packed:
+        what = "token ids" if data.vocabulary else f"{data.kind}s"
+        raise InputError(f"--pack: is for texts, but {data.name} has {what}; omit it")
+    start = 0
+    if storage.packed:
+        tokenizer = Tokenizer(tokens)
+        data, start = _packed(data, tokenizer, storage.text_length), tokenizer.start
     encoder = _encoder(data, storage, tokens)
     prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
     with new_folder(directory):
@@ -93,7 +104,7 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
             for split, examples in data.splits.items()
         }
         spec = manifest.stored_spec(
-            encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets
+            encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets, start
         )
         file = VOCABULARY_FILE if tokens else ""
         written = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, file)
@@ -463,13 +474,18 @@ class Tokenizer:
         if self._ids[source.PADDING]:
             place = self._ids[source.PADDING]
             raise ValueError(f"has {source.PADDING} at {place}; it must be the first")
-        self.size = len(vocabulary)
+        self.size, self.start = len(vocabulary), self._ids[START]
         self._cased = any(t != t.lower() for t in vocabulary if not t.startswith("["))
+
+    def whole(self, text: str) -> list[int]:
+        """Return start, the words' pieces and end."""
+        pieces = (self._pieces(word) for word in words(text, self._cased))
+        return [self.start, *chain.from_iterable(pieces), self._ids[END]]
 
     def encode(self, text: str, length: int) -> list[int]:
         """Return start, the words' pieces and end, cut or padded to `length`."""
         # Words beyond `length` are not even looked up, so a long text costs what its cut costs.
-        ids = [self._ids[START]]
+        ids = [self.start]
         for word in words(text, self._cased):
             if len(ids) >= length:
                 break
@@ -490,6 +506,51 @@ class Tokenizer:
             else:
                 return [self._ids[UNKNOWN]]
         return pieces or [self._ids[UNKNOWN]]
+
+
+# Examples that are filled at the same time: with more, little less stays empty.
+_OPEN = 256
+
+
+def _packed(data: Source, tokenizer: Tokenizer, length: int) -> Source:
+    """Return a source whose examples are `length` token ids of as many texts as fit."""
+
+    def pack(examples: Examples) -> Iterator[list[int]]:
+        open_rows: list[list[int]] = []
+        for example in examples.read():
+            ids = tokenizer.whole(str(example.feature))
+            # Each part of a text that is too long begins as a text does.
+            step = length - 1
+            for at in range(1, len(ids), step):
+                part = [tokenizer.start, *ids[at : at + step]]
+                fits = [row for row in open_rows if len(row) + len(part) <= length]
+                if fits:
+                    max(fits, key=len).extend(part)
+                    continue
+                open_rows.append(part)
+                if len(open_rows) > _OPEN:
+                    fullest = max(open_rows, key=len)
+                    open_rows.remove(fullest)
+                    yield fullest
+        yield from open_rows
+
+    def split(name: str, examples: Examples) -> Examples:
+        lengths = [len(row) for row in pack(examples)]
+        share = 100 * sum(lengths) / (length * len(lengths))
+        logger.info(
+            "data: packed %d texts into %d examples of %d tokens for %s, %.1f %% of them used",
+            *(examples.count, len(lengths), length, name, share),
+        )
+
+        def read() -> Iterator[Example]:
+            for number, row in enumerate(pack(examples)):
+                yield Example(f"{name} example {number}", np.pad(row, (0, length - len(row))), 0)
+
+        return Examples(len(lengths), read)
+
+    splits = {name: split(name, examples) for name, examples in data.splits.items()}
+    unlabelled: dict[str, Any] = {"targets": specs.NOTHING, "classes": 1, "class_names": ()}
+    return dataclasses.replace(data, splits=splits, vocabulary=tokenizer.size, **unlabelled)
 
 
 def words(text: str, cased: bool) -> list[str]:

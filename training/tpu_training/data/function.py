@@ -30,7 +30,9 @@ _COUNT = re.compile(r"expected to contain (\d+) elements? but contained (?:at le
 _SHAPE = re.compile(
     r"Shape of tensor \S+ (\S+) is not compatible with expected shape (\S+?)\.?$", re.M
 )
-_RANGE = re.compile(r"a (?:class|token id) other than -?\d+ to \d+|NaN or infinity in [\w/]+")
+_RANGE = re.compile(
+    r"a (?:class|token id) other than -?\d+ to \d+|(?:NaN or infinity|a negative number) in [\w/]+"
+)
 _FEATURES = (
     "a tensor of numbers, the content of a JPEG or PNG file, or a dictionary of tensors by name"
 )
@@ -143,7 +145,10 @@ class LiveFunction:
             return features, targets
         # Other splits than that to train with may have none.
         weight = example[2] if len(example) == _WEIGHTED else 1.0
-        return features, (targets, _leaf(weight, tf.TensorSpec(()), "weights"))
+        weight = _leaf(weight, tf.TensorSpec(()), "weights")
+        counts = tf.debugging.Assert(weight >= 0, ["a negative number in weights"])
+        with tf.control_dependencies([counts]):
+            return features, (targets, tf.identity(weight))
 
     def _features(self, features: Any) -> Any:
         if self.encoding == manifest.ARRAY:
@@ -322,7 +327,8 @@ def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec, bool]
         )
     weighted = len(parts) == _WEIGHTED
     if weighted and (isinstance(parts[2], Mapping) or parts[2].shape.rank):
-        raise DataError(f"{place} yields weights that are not one number for each example")
+        form = "keys" if isinstance(parts[2], Mapping) else f"the shape {parts[2].shape}"
+        raise DataError(f"{place}: weights has {form} in an example; expected one number")
     encoding, dtype = manifest.ARRAY, ""
     shape: tuple[int, ...] = ()
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()

@@ -123,9 +123,11 @@ def stored_spec(
     classes: int,
     vocabulary_size: int = 0,
     targets: str = CLASS,
+    start: int = 0,
 ) -> DataSpec:
     """Return the spec of examples stored in `encoding`."""
-    return DataSpec(_KINDS[encoding], shape, _DTYPES[encoding], classes, vocabulary_size, targets)
+    kinds = (_KINDS[encoding], shape, _DTYPES[encoding])
+    return DataSpec(*kinds, classes, vocabulary_size, targets, start=start)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
@@ -151,7 +153,9 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         return
     if spec.targets not in TARGETS:
         yield f"spec.targets is {spec.targets}, expected one of {', '.join(TARGETS)}"
-    stored = stored_spec(encoding, spec.shape, spec.classes, spec.vocabulary, spec.targets)
+    stored = stored_spec(
+        encoding, spec.shape, spec.classes, spec.vocabulary, spec.targets, spec.start
+    )
     if spec != stored or len(spec.shape) != (1 if encoding == TOKENS else 3):
         yield f"spec is {spec}, which {encoding} does not store"
     for name, split in manifest.splits.items():

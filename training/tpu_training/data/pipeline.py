@@ -1,5 +1,6 @@
 """The tf.data pipelines, on the hosts of the devices that consume them."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -43,6 +44,10 @@ def training_rows(
 ) -> tf.data.Dataset:
     """Return the rows of `host` of each global batch, as (features, labels)."""
     manifest = data.manifest
+    if again := params.overfit_batches:
+        every = dataclasses.replace(params, overfit_batches=0)
+        first = training_rows(data, every, 0, hosts, host).take(again)
+        return first.cache().repeat().skip(first_step % again)
     work = preprocessing.training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
     # Three sources of batches and one preparation: a user's function, a dataset that is kept in

@@ -28,8 +28,8 @@ _PREDICTED = 1024
 # This many sums in float32 lose no digit that is shown; the host adds in double precision.
 _MOST_STEPS = 1000
 
-# features, labels, weights -> the sums of the losses and of the metrics' numbers; the number of
-# examples and the metrics' counts
+# features, labels, weights -> the sums of the losses, of what the examples count, and of the
+# metrics' numbers; the number of examples and the metrics' counts
 ReplicaEvaluation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 # number of steps -> the sums over all of them
 EvaluationLoop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -100,8 +100,9 @@ def create_evaluation(
                 f"the {split} files in {data.directory} have {held} examples, but the manifest "
                 f"lists {expected}; copy the dataset there again"
             )
-        metrics, tables = state.evaluated.figures(numbers[1:], counts[1:])
-        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split)
+        metrics, tables = state.evaluated.figures(numbers[2:], counts[1:])
+        loss = float(numbers[0]) / max(float(numbers[1]), 1.0)
+        return Evaluation(loss, metrics, expected, tables, split)
 
     return evaluate
 
@@ -137,7 +138,7 @@ def create_evaluation_loop(
     replica_evaluation = create_replica_evaluation(params, state)
     tally = state.evaluated
     with strategy.scope():
-        numbers = create_sums((1 + tally.numbers,), tally.dtype)
+        numbers = create_sums((2 + tally.numbers,), tally.dtype)
         counts = create_sums((1 + tally.counts,), tf.int64)
 
     def replica_step(*batch: tf.Tensor) -> None:
@@ -174,10 +175,12 @@ def create_replica_evaluation(params: Params, state: ModelState) -> ReplicaEvalu
         inputs, targets = state.prepare(features, targets, False)
         outputs = state.forward(inputs, training=False)
         losses = state.losses(outputs, targets, unsmoothed)
-        loss = tf.cast(tf.reduce_sum(losses * given * weights), state.evaluated.dtype)
+        shares = weights * state.task.shares(targets) if state.task.shares else weights
+        sums = [tf.reduce_sum(each) for each in (losses * given * shares, shares)]
+        loss = tf.cast(tf.stack(sums), state.evaluated.dtype)
         examples = tf.reduce_sum(tf.cast(weights, tf.int64))
         numbers, counts = state.evaluated.count(outputs, targets, weights)
-        return tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
+        return tf.concat([loss, numbers], 0), tf.concat([examples[None], counts], 0)
 
     return replica_step
 

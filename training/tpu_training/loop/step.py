@@ -4,13 +4,13 @@ Everything that a step changes is a variable of its replica: the weights, the st
 sums of loss and metrics. So nothing leaves the device before the loop of steps ends.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tpu_training.errors import InputError
 from tpu_training.loop.graph import repeat
 from tpu_training.loop.state import TrainState, derive_seed
 from tpu_training.models.params import Params
@@ -99,8 +99,13 @@ def create_replica_step(
         take_part = _create_part(params, state, replica, batch, (step, step_seed), averages)
         totals = _sum_of_parts(take_part, params.gradient_accumulation)
         numbers, counts, *rest = totals
-        summed = replica.sum(rest)
+        summed = list(replica.sum(rest))
         gradients = summed[: len(variables)]
+        if state.task.shares:
+            # Known only now: how much all examples of the batch count.
+            whole = tf.maximum(summed.pop(), 1.0)
+            gradients = [gradient / tf.cast(whole, gradient.dtype) for gradient in gradients]
+            numbers = tf.concat([numbers[:1] / tf.cast(whole, numbers.dtype), numbers[1:]], axis=0)
         state.optimizer.apply(gradients, step)
         update_averages(averages, summed[len(variables) :])
         if state.average:
@@ -164,18 +169,27 @@ def _create_part(
             mine = tf.nest.map_structure(lambda each: each[part], features)
             targets, weights = split_weights(tf.nest.map_structure(lambda x: x[part], labels))
             batch = state.prepare(mine, targets, True)
+            if state.mix and tf.is_tensor(weights):
+                raise InputError(
+                    "--mixup and --cutmix mix two examples, whose weights may differ; omit either"
+                )
             if state.own_step:
                 losses, outputs = state.own_step(state.model, batch, context)
                 targets = batch[1]
             else:
                 losses, outputs, targets = _losses(params, state, *batch)
             # Gradients are summed over parts and replicas: the mean is over the global batch.
-            losses = {name: each * weights for name, each in losses.items()}
-            means = {
-                name: tf.reduce_sum(v) / params.global_batch_size for name, v in losses.items()
-            }
-            for name, penalty in itertools.product(means, context.penalties):
-                means[name] += penalty / (parts * replica.count)
+            whole, counted = params.global_batch_size, tf.constant(part_size, tf.float32)
+            if state.task.shares:
+                # The sum over the batch, by which the step divides once it knows it.
+                weights *= state.task.shares(targets)
+                whole, counted = 1, tf.reduce_sum(weights)
+            means = {name: tf.reduce_sum(v * weights) / whole for name, v in losses.items()}
+            shown = tf.add_n([*means.values()])
+            for penalty in context.penalties:
+                added = penalty * counted / whole
+                shown += added
+                means = {name: mean + added for name, mean in means.items()}
         gradients = [tf.zeros(())] * len(variables)
         for name, places in state.parts.items():
             found = tape.gradient(
@@ -185,14 +199,13 @@ def _create_part(
             )
             for at, gradient in zip(places, found, strict=True):
                 gradients[at] = gradient
-        loss = tf.add_n([*means.values()])
         numbers, counts = state.counted.count(outputs, targets, tf.ones((part_size,)))
-        numbers = tf.concat([tf.cast(loss, numbers.dtype)[None], numbers], axis=0)
+        numbers = tf.concat([tf.cast(shown, numbers.dtype)[None], numbers], axis=0)
         # Embeddings have sparse gradients, which can't be summed up in a loop.
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         shares = [statistic / (parts * replica.count) for statistic in context.statistics]
         averages[:] = context.averages
-        return [numbers, counts, *dense, *shares]
+        return [numbers, counts, *dense, *shares, *([counted] if state.task.shares else [])]
 
     return take_part
 

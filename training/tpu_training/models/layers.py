@@ -174,16 +174,17 @@ class SelfAttention(tf.Module):  # type: ignore[misc]
         self.project = Dense(size, 3 * size, seed)
         self.combine = Dense(size, size, seed + 1)
 
-    def __call__(self, x: tf.Tensor, present: tf.Tensor, causal: bool = False) -> tf.Tensor:
-        """Map (batch, length, size); `present` (batch, length) is False at padding.
+    def __call__(self, x: tf.Tensor, seen: tf.Tensor, causal: bool = False) -> tf.Tensor:
+        """Map (batch, length, size).
 
-        With `causal` each place attends to itself and those before it.
+        `seen`, bool (batch, 1 or length, length), has the places to which each one may attend; with
+        `causal` these are itself and those before it.
         """
         length, width = x.shape[1], self._size // self._heads
         mixed = tf.reshape(self.project(x), (-1, length, 3, self._heads, width))
         query, key, value = tf.unstack(tf.transpose(mixed, (2, 0, 3, 1, 4)))
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * width**-0.5
-        scores += tf.where(present, 0.0, _MASKED)[:, None, None, :]
+        scores += tf.where(seen, 0.0, _MASKED)[:, None]
         if causal:
             places = tf.range(length)
             scores += tf.where(places[:, None] >= places, 0.0, _MASKED)

@@ -77,14 +77,18 @@ class Bert(tf.Module):  # type: ignore[misc]
         seed: int,
         per_token: bool,
         causal: bool,
+        start: int = 0,
     ) -> None:
         """Build for `length` token ids; `causal` hides from each token those after it.
+
+        With `start`, the token that begins a text, an example may have several: they don't see each
+        other, and the positions of each begin at 0.
 
         `params` are those of registry.BertParams, whose size is a multiple of the heads.
         """
         super().__init__()
         self._dropout, self._remat = params.dropout, params.remat
-        self._per_token, self._causal = per_token, causal
+        self._per_token, self._causal, self._start = per_token, causal, start
         self._dtype = tf.as_dtype(params.precision)
         size, count = params.hidden_size, params.layers
         self.tokens = layers.Embedding(vocabulary, size, seed)
@@ -99,11 +103,19 @@ class Bert(tf.Module):  # type: ignore[misc]
 
     def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Map int32 token ids (batch, length), 0 for padding, to float32 numbers."""
-        present = ids > 0
-        x = self.norm(self.tokens(ids) + self.positions.table)
+        present, seen = ids > 0, (ids > 0)[:, None, :]
+        positions = self.positions.table
+        if self._start:
+            text = tf.cumsum(tf.cast(ids == self._start, tf.int32), axis=1)
+            same = text[:, :, None] == text[:, None, :]
+            seen &= same
+            # How many tokens of the same text come before.
+            before = tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0)
+            positions = self.positions(tf.reduce_sum(before, axis=2) - 1)
+        x = self.norm(self.tokens(ids) + positions)
         x = layers.dropout(tf.cast(x, self._dtype), self._dropout, training)
         for layer in self.layers:
-            encode = partial(layer, present=present, training=training, causal=self._causal)
+            encode = partial(layer, seen=seen, training=training, causal=self._causal)
             x = rematerialised(encode, self._remat, training)(x)
         if self._per_token:
             return tf.cast(self.head(x), tf.float32)
@@ -127,10 +139,10 @@ class EncoderLayer(tf.Module):  # type: ignore[misc]
         self.feed_forward_norm = layers.LayerNorm(size)
 
     def __call__(
-        self, x: tf.Tensor, present: tf.Tensor, training: bool, causal: bool = False
+        self, x: tf.Tensor, seen: tf.Tensor, training: bool, causal: bool = False
     ) -> tf.Tensor:
-        """Map (batch, length, size); `present` (batch, length) is False at padding."""
-        attended = self.attention(x, present, causal)
+        """Map (batch, length, size); see SelfAttention for `seen`."""
+        attended = self.attention(x, seen, causal)
         x = self.attention_norm(x + layers.dropout(attended, self._dropout, training))
         wide = tf.nn.gelu(self.widen(x), approximate=True)
         narrow = layers.dropout(self.narrow(wide), self._dropout, training)

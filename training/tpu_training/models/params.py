@@ -124,6 +124,12 @@ class Params:
         "order of the examples; fast takes any that is ready, which is not repeatable",
         choices=(EXACT, FAST),
     )
+    overfit_batches: int = param(
+        0,
+        "train on the first batches alone, to see if the model can learn them; 0: all",
+        0,
+        1 << 20,
+    )
     backend: str = param(
         TENSORFLOW,
         "what runs the steps; jax needs the TPU in this machine, of any generation that JAX has",

@@ -32,6 +32,8 @@ class DataSpec:
         targets: What the dataset holds to learn, one of TARGETS.
         outputs: The shape of a model's output for an example; () stands for (classes,).
         causal: Whether no output may depend on later tokens.
+        start: The token with which each text begins, where an example has several; 0 where it has
+            one.
         inputs: The name, shape and type of each input, if the features are a dictionary of
             several; `shape` and `dtype` are empty then.
         several: The same of each target, if the targets are a dictionary: `targets` is SEVERAL.
@@ -45,6 +47,7 @@ class DataSpec:
     targets: str = CLASS
     outputs: tuple[int, ...] = ()
     causal: bool = False
+    start: int = 0
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     several: tuple[tuple[str, tuple[int, ...], str], ...] = ()
 
@@ -163,6 +166,8 @@ class Task:
         best: The metric, or `loss`, by which the best checkpoint is chosen.
         higher_is_better: Whether a greater value of it is better.
         gives_classes: Whether the greatest output is the class of the example.
+        shares: Maps targets to how much each example counts in the mean loss, float32 (batch,),
+            such as its number of tokens; None lets each count once.
         step: A training step of one's own: maps the model, a replica's features and targets, and
             the context of the step (models/step_context.py) to the loss and to metrics by name.
             Each is a number or one for each example; the mean over the global batch counts. With
@@ -184,6 +189,7 @@ class Task:
     best: str = "loss"
     higher_is_better: bool = False
     gives_classes: bool = False
+    shares: Callable[[Any], Any] | None = None
     step: Step | None = None
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     own: bool = True

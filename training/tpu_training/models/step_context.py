@@ -66,13 +66,16 @@ class StepContext:
         """
 
         def placed(rows: tf.Tensor) -> tf.Tensor:
+            # Truth has no sum.
+            rows = tf.cast(rows, tf.int32) if rows.dtype == tf.bool else rows
             here = tf.reshape(tf.range(self.replicas), (-1, *[1] * rows.shape.rank))
             # No product: 0 times infinity would be NaN on all replicas.
             return tf.where(here == self.replica, rows[tf.newaxis], tf.zeros((), rows.dtype))
 
         return tf.nest.map_structure(
-            lambda every: tf.reshape(every, (-1, *every.shape[2:])),
+            lambda every, own: tf.cast(tf.reshape(every, (-1, *every.shape[2:])), own.dtype),
             self.sum(tf.nest.map_structure(placed, values)),
+            values,
         )
 
     def next_seed(self) -> tf.Tensor:

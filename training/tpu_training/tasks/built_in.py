@@ -210,13 +210,19 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0)
 def place_losses(logits: tf.Tensor, targets: tf.Tensor, params: Params) -> tf.Tensor:
     """Map logits (batch, …, classes) and targets (batch, …) to the mean of each example's places.
 
-    So a short text counts as much as a long one; the metrics of language models are over tokens.
+    A label of an image or a tagged text counts by the example, the tokens of a language model each:
+    see `counted_tokens`.
     """
     losses = cross_entropy(logits, targets, params.label_smoothing)
     counted = tf.cast(tf.not_equal(targets, IGNORED), tf.float32)
     axes = list(range(1, losses.shape.rank))
     total = tf.reduce_sum(losses * counted, axis=axes)
     return total / tf.maximum(tf.reduce_sum(counted, axis=axes), 1.0)
+
+
+def counted_tokens(targets: tf.Tensor) -> tf.Tensor:
+    """Return the number of targets (batch, length) that count in each example, float32 (batch,)."""
+    return tf.reduce_sum(tf.cast(tf.not_equal(targets, IGNORED), tf.float32), axis=1)
 
 
 def place_metrics(name: str, value: Any, spec: DataSpec) -> Sequence[Metric]:
@@ -261,13 +267,15 @@ def next_token_spec(spec: DataSpec) -> DataSpec:
 
 
 def shift_tokens(spec: DataSpec) -> Prepare:
-    """Return what makes inputs and targets of the stored tokens; padding is not a target."""
+    """Return what makes inputs and targets of the stored tokens; padding is no target."""
 
     def shift(
         features: tf.Tensor, targets: tf.Tensor, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         following = features[:, 1:]
-        return features[:, :-1], tf.where(following > 0, following, IGNORED)
+        # No text leads to the beginning of the next one.
+        counts = (following > 0) & (following != (spec.start or IGNORED))
+        return features[:, :-1], tf.where(counts, following, IGNORED)
 
     return shift
 
@@ -300,6 +308,10 @@ def hide_tokens(spec: DataSpec) -> Prepare:
             chance, kind, place = (_drawn_from(features, number) for number in range(3))
             other = 1 + tf.cast(place * (spec.vocabulary - 1), tf.int32)
         chosen = (chance < _CHOSEN) & (features > 0)
+        if spec.start:
+            # Where texts begin must stay what it is.
+            chosen &= features != spec.start
+            other = tf.where(other == spec.start, features, other)
         shown = tf.where(kind < _HIDDEN, spec.vocabulary, features)
         shown = tf.where((kind >= _HIDDEN) & (kind < _HIDDEN + _OTHER), other, shown)
         return tf.where(chosen, shown, features), tf.where(chosen, features, IGNORED)
@@ -338,6 +350,7 @@ _LANGUAGE_MODEL: Mapping[str, Any] = {
     ],
     "any_targets": True,
     "best": "token_loss",
+    "shares": counted_tokens,
 }
 _ALL = (
     Task(

@@ -1,0 +1,215 @@
+"""Language models: every token counts alike, and several texts fit into one example."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tpu_training
+from tests.unit.training.test_own_step import on
+from tpu_training.__main__ import main
+from tpu_training.data.data_set import open_data
+from tpu_training.data.pipeline import training_rows
+from tpu_training.models.params import Params
+from tpu_training.models.registry import BertParams, load_model
+from tpu_training.models.spec import IGNORED
+from tpu_training.tasks.built_in import TASKS, cross_entropy
+
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.training
+
+RANDOM = np.random.default_rng(12)
+LENGTH = 32
+# Of one to eighty words: some need several examples.
+TEXTS = [" ".join(RANDOM.choice(["a", "bee", "cat", "dog", "eel"], size)) for size in range(1, 81)]
+START, END = 2, 3
+
+
+def write(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for split, texts in (("train", TEXTS), ("test", TEXTS[::3])):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *((text, 0) for text in texts)])
+    return folder
+
+
+def convert(folder: Path, *options: str) -> str:
+    source, output = write(folder / "csv"), str(folder / "data")
+    lengths = [f"--text-length={LENGTH}", "--vocabulary-size=64"]
+    given = [f"--source={source}", f"--output={output}", *lengths, *options]
+    assert main(["data", "convert", *given]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def packed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return convert(tmp_path_factory.mktemp("packed"), "--pack")
+
+
+def rows(place: str) -> Any:
+    data = open_data(place)
+    params = Params(global_batch_size=data.manifest.split("train").examples)
+    ((tokens, *_),) = training_rows(data, params, 0, 1, 0).take(1).as_numpy_iterator()
+    return tokens
+
+
+def texts_of(row: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the texts in an example."""
+    found: list[list[int]] = []
+    for token in row:
+        if token == START:
+            found.append([])
+        if token:
+            found[-1].append(int(token))
+    return [tuple(each) for each in found]
+
+
+def test_packed_examples_hold_each_token_of_each_text_once_and_are_full(
+    packed: str, one_device: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    tokens = rows(convert(tmp_path, "--pack"))
+    share = re.search(
+        r"packed 80 texts into \d+ examples .* train, ([\d.]+) % of them used", caplog.text
+    )
+    assert share
+    assert float(share[1]) == pytest.approx(100 * np.mean(tokens > 0), abs=0.05)
+    assert np.mean(tokens > 0) > 0.95
+    # With a start before each, the parts of a long text are texts.
+    words = [len(text.split()) + 1 for text in TEXTS]
+    parts = [text for row in tokens for text in texts_of(row)]
+    assert sum(len(part) - 1 for part in parts) == sum(words)
+    assert sum(part[-1] == END for part in parts) == len(TEXTS)
+    whole = sorted(len(part) for part in parts if part[-1] == END and len(part) < LENGTH)
+    assert len(whole) >= LENGTH - 2
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_a_packed_text_is_answered_as_if_it_were_alone(
+    packed: str, one_device: Cluster, task: str
+) -> None:
+    spec = open_data(packed).manifest.spec
+    assert spec.start == START
+    chosen = TASKS[task]
+    params = BertParams(hidden_size=16, layers=2, heads=2, dropout=0.0, precision="float32")
+    model = load_model("bert").create_model(params, chosen.model_spec(spec), 5)
+    prepare = chosen.prepare(spec) if chosen.prepare else None
+    assert prepare
+    row = next(row for row in rows(packed) if len(texts_of(row)) > 2)
+    together = model(*inputs(prepare, row), training=False)
+    _, targets = prepare(row[None], None, False)
+    losses = cross_entropy(together, targets)[0].numpy()
+    if task == "masked_lm":
+        # What is hidden depends on the whole example, so the model alone is compared.
+        assert START not in targets.numpy()
+        return
+    at = 0
+    for text in texts_of(row):
+        alone = np.zeros(LENGTH, np.int32)
+        alone[: len(text)] = text
+        shifted, wanted = prepare(alone[None], None, False)
+        mine = cross_entropy(model(shifted, training=False), wanted)[0].numpy()
+        count = len(text) - 1
+        np.testing.assert_allclose(losses[at : at + count], mine[:count], rtol=1e-4)
+        at += len(text)
+    assert (targets.numpy() != IGNORED).sum() == at - len(texts_of(row))
+
+
+def inputs(prepare: Any, row: Any) -> tuple[Any]:
+    return (prepare(row[None], None, False)[0],)
+
+
+def test_each_token_counts_alike_over_replicas_and_parts(
+    cluster: Cluster, one_device: Cluster, tmp_path: Path
+) -> None:
+    """The texts have 1 to 31 tokens, and the replicas different numbers of them."""
+    place = convert(tmp_path)
+    small = {"hidden_size": 16, "layers": 1, "heads": 2, "dropout": 0.0, "learning_rate": 0.01}
+    results = [
+        on(
+            devices,
+            model="bert",
+            task="causal_lm",
+            data=place,
+            params=small,
+            model_dir=f"{tmp_path}/{devices.replicas}-{parts}",
+            epochs=1,
+            gradient_accumulation=parts,
+        )
+        for devices, parts in ((one_device, 1), (cluster, 1), (one_device, 4))
+    ]
+    one, *others = results
+    for other in others:
+        for mine, theirs in zip(other.history, one.history, strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-4)
+    for result in results:
+        assert result.metrics["test_loss"] == pytest.approx(result.metrics["test_token_loss"])
+    # The first step's loss is the mean over its tokens, of a model that knows nothing yet.
+    data = open_data(place)
+    ((tokens, *_),) = training_rows(data, Params(global_batch_size=16), 0, 1, 0).take(1)
+    spec = TASKS["causal_lm"].model_spec(data.manifest.spec)
+    params = BertParams(hidden_size=16, layers=1, heads=2, dropout=0.0, precision="float32")
+    from tpu_training.loop.state import derive_seed
+
+    seed = derive_seed(params.seed, "weights")
+    model = load_model("bert").create_model(params, spec, seed)
+    following = tokens[:, 1:]
+    targets = tf.where(following > 0, following, IGNORED)
+    losses = cross_entropy(model(tokens[:, :-1]), targets).numpy()
+    mean = losses.sum() / (targets.numpy() != IGNORED).sum()
+    assert one.history[0]["loss"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_what_are_no_texts_is_not_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "one.txt"
+    file.write_text("to be or not to be " * 90, encoding="utf-8")
+    output = tmp_path / "data"
+    assert main(["data", "convert", f"--source={file}", f"--output={output}", "--pack"]) == 2
+    assert "--pack: is for texts, but one has token ids; omit it" in capsys.readouterr().err
+    assert not output.exists()
+
+
+def test_a_penalty_is_shown_once_whatever_the_number_of_optimizers(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    def create_model(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        penalty = keras.regularizers.L2(0.1)
+        inner = keras.layers.Dense(2, name="body", kernel_regularizer=penalty)
+        return keras.Sequential([keras.Input((3,)), inner, keras.layers.Dense(2, name="top")])
+
+    def step(model: Any, batch: Any, context: Any) -> Any:
+        outputs = model(batch[0], training=True)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch[1], outputs)
+        return ({"body": losses, "top": 0.0 * losses} if parts else losses), {}
+
+    shown = []
+    for parts in (False, True):
+        optimizers = {"body": {"learning_rate": 1e-9}, "top": {"learning_rate": 1e-9}}
+        task = tpu_training.Task(
+            "own", step=step, any_targets=True, optimizers=optimizers if parts else {}
+        )
+        result = on(
+            one_device,
+            model=create_model,
+            task=task,
+            data=(np.ones((16, 3), np.float32), np.arange(16) % 2),
+            model_dir=f"{tmp_path}/{parts}",
+            optimizer="sgd",
+            epochs=1,
+        )
+        shown.append(result.history[0]["loss"])
+    assert shown[0] == pytest.approx(shown[1])
