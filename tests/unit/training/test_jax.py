@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,13 +186,11 @@ def test_what_xla_does_not_take_is_refused_with_its_line(train: Train) -> None:
         train(backend="jax", model=unique)
 
 
-@pytest.mark.parametrize("topology", ["v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
-def test_googles_compiler_takes_what_jax_gets(
-    one_device: Cluster, topology: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def compile_for_tpus(*topologies: str) -> None:
+    """Compile a step for TPUs that are not here."""
     import jax
     import libtpu
-    from jax.experimental import topologies
+    from jax.experimental import topologies as described
 
     from tpu_training.cluster.jax_devices import AXIS, JaxCluster, Memory
     from tpu_training.compile.runtime import TrainLoop
@@ -198,22 +199,41 @@ def test_googles_compiler_takes_what_jax_gets(
     from tpu_training.models.params import Params
     from tpu_training.models.registry import ModelDefinition
 
-    monkeypatch.setenv("TPU_LIBRARY_PATH", libtpu.get_library_path())
-    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
-    tpu = JaxCluster(
-        *(one_device.strategy, "", None, True, "/device:CPU:0"),
-        mesh=jax.sharding.Mesh(np.array(devices), (AXIS,)),
-        memory=Memory(None),
-    )
+    os.environ["TPU_LIBRARY_PATH"] = libtpu.get_library_path()
     params = Params(global_batch_size=32, ema_decay=0.9)
     made = data_set.given_function({"train": SIZES["data"]["train"]})
     data = data_set.of_function(made, "data", params.seed)
     definition = ModelDefinition("network", Params, network, own=True)
-    state = create_train_state(tpu, definition, params, data.manifest, steps=10)
-    loop = TrainLoop(tpu, params, state, data, first_step=0)
-    # Without an error: the compiler has finished. The memory is that of a program for this chip.
-    assert loop._program._run.memory_analysis().argument_size_in_bytes > 0
+    jax.config.update("jax_enable_x64", True)
+    for topology in topologies:
+        devices = described.get_topology_desc(platform="tpu", topology_name=topology).devices
+        tpu = JaxCluster(
+            *(tf.distribute.get_strategy(), "", None, True, "/device:CPU:0"),
+            mesh=jax.sharding.Mesh(np.array(devices), (AXIS,)),
+            memory=Memory(None),
+        )
+        state = create_train_state(tpu, definition, params, data.manifest, steps=10)
+        run = TrainLoop(tpu, params, state, data, first_step=0)._program._run
+        print(topology, len(devices), run.memory_analysis().argument_size_in_bytes, flush=True)
+
+
+def test_googles_compiler_takes_what_jax_gets() -> None:
+    """In a process of its own: libtpu has it and its children ignore SIGHUP."""
+    code = "import sys; from tests.unit.training.test_jax import *; compile_for_tpus(*sys.argv[1:])"
+    own = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"],
+        env={**os.environ, **own},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.split() for line in done.stdout.splitlines()[-3:]]
+    assert [line[:2] for line in said] == [["v5e:2x2", "4"], ["v6e:2x2", "4"], ["tpu7x:2x2x1", "8"]]
+    assert all(int(line[2]) > 0 for line in said)
 
 
 def test_a_tpu_elsewhere_is_refused_before_tensorflow_looks_for_it(tmp_path: Path) -> None:
@@ -226,6 +246,6 @@ def test_a_tpu_elsewhere_is_refused_before_tensorflow_looks_for_it(tmp_path: Pat
 def test_a_missing_jax_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from tpu_training.cluster.jax_devices import connect_jax
 
-    monkeypatch.setitem(__import__("sys").modules, "jax", None)
+    monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(InputError, match=r"--backend=jax.*tpu-stack-training\[jax\]"):
         connect_jax.__wrapped__(0)
