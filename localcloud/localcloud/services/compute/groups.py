@@ -299,8 +299,7 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
 def request_resize(cloud: Cloud, call: Call) -> Json:
     """Refuse a request for a slice, which comes and goes as a whole; others are not played here.
 
-    "Resize requests" is among what bulk mode does not support
-    (the words are ours;
+    "Resize requests" are among what bulk mode does not support (the words are ours;
     docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, 2026-11).
     """
     if tpu_machines.is_slice(_load(cloud, GROUP.path(call))):
