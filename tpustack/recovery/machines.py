@@ -81,9 +81,10 @@ def _lacking(google: Google, project: str, url: str, group: Mapping[str, Any]) -
     # One that does not exist has no status.
     states = [each["instanceStatus"] for each in listed if "instanceStatus" in each]
     running = [each for each in states if each not in ("STOPPED", "TERMINATED")]
-    # A host of a spot slice turns itself off when another is lost. Of flex-start's, which Google
-    # does not restart either, one that is stopped has come to its end, or a person stopped it.
-    if len(running) < len(states) and _is_spot(google, project, group):
+    # Google restarts one that is stopped, unless told not to: then a host of a spot slice has turned
+    # itself off because another was lost. Of flex-start's, told so too, a person stopped it.
+    told = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure") == "DO_NOTHING"
+    if told and len(running) < len(states) and _is_spot(google, project, group):
         states = running
     missing = size - len(states)
     return f"without {missing} of its {size} machines" if missing > 0 else ""
