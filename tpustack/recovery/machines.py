@@ -81,8 +81,8 @@ def _lacking(google: Google, project: str, url: str, group: Mapping[str, Any]) -
     # One that does not exist has no status.
     states = [each["instanceStatus"] for each in listed if "instanceStatus" in each]
     running = [each for each in states if each not in ("STOPPED", "TERMINATED")]
-    # Google restarts one that is stopped, unless told not to: then a host of a spot slice has turned
-    # itself off because another was lost. Of flex-start's, told so too, a person stopped it.
+    # Google restarts one that is stopped, unless told not to: then a host of a spot slice has
+    # turned itself off because another was lost. Of flex-start's, told so too, a person stopped it.
     told = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure") == "DO_NOTHING"
     if told and len(running) < len(states) and _is_spot(google, project, group):
         states = running
