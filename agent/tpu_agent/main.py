@@ -569,13 +569,14 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
     lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     number = _worker_number(machine) if is_here else 0
+    tpus = _tpus(machine, is_here=is_here)
     if is_here and machine.is_of_spot_slice():
-        watch = partial(_watch_peers, machine, folder, number)
+        watch = partial(watch_peers, machine, folder, number, tpus, time.sleep)
         threading.Thread(target=lambda: _or_die(watch), name="peers", daemon=True).start()
     jobs = (
-        _host(machine, folder, program, number)
+        _host(machine, folder, program, number, tpus)
         if number
-        else _runner(machine, folder, program, is_here=is_here)
+        else _runner(machine, folder, program, tpus)
     )
     last = ""
     say_of_jobs("waiting for jobs")
@@ -592,28 +593,50 @@ def _run_queue(program: Path, *, is_here: bool) -> None:
         time.sleep(pause)
 
 
-def _watch_peers(machine: Machine, folder: Path, number: int) -> None:
-    """Turn this host of a spot slice off once another one is gone for good."""
+def watch_peers(
+    machine: Machine, folder: Path, number: int, tpus: runner.Tpus, sleep: Callable[[float], None]
+) -> None:
+    """Turn this host of a spot slice off once another one is gone for good.
+
+    Args:
+        machine: this host.
+        folder: of the attempts.
+        number: the host's.
+        tpus: is told that no attempt may begin here any more.
+        sleep: lets the seconds between two looks pass.
+    """
     store, name = Bucket(machine.place().bucket, machine.client.send), machine.entry("name")
     count = machine.attribute(Metadata.ENDPOINTS).count(",") + 1
     tpu = machine.attribute(Metadata.TPU_NAME)
     others, said = hosts.Peers(store, tpu, number, count, time.monotonic), ""
     while True:
         try:
-            if why := others.look():
+            tpus.why_ending = why = others.look()
+            if why:
                 hosts.turn_host_off(store, folder, name, why, say_of_jobs, machine.turn_off)
             said = ""
         except (OSError, subprocess.SubprocessError) as error:
             if said != str(error):
                 said = str(error)
                 say_of_jobs(f"the other hosts can't be watched: {said}")
-        time.sleep(hosts.BEAT)
+        sleep(hosts.BEAT)
 
 
-def _host(machine: Machine, folder: Path, program: Path, number: int) -> hosts.Host:
+def _tpus(machine: Machine, *, is_here: bool) -> runner.Tpus:
+    place, tpu = machine.place(), machine.attribute(Metadata.TPU_NAME)
+    store = Bucket(place.bucket, machine.client.send)
+
+    def want() -> None:
+        store.write(paths.WANTED, records.dump({"at": time.time()}))
+
+    return runner.Tpus(place, tpu, machine.client.call, want, is_here=is_here)
+
+
+def _host(
+    machine: Machine, folder: Path, program: Path, number: int, tpus: runner.Tpus
+) -> hosts.Host:
     """Return what runs jobs on another host of a slice than worker 0."""
     place, tpu = machine.place(), machine.attribute(Metadata.TPU_NAME)
-    tpus = runner.Tpus(place, tpu, machine.client.call, lambda: None, is_here=True)
     world = hosts.World(
         os.environ, lambda one: one.start(program), time.sleep, time.time, say_of_jobs
     )
@@ -621,16 +644,11 @@ def _host(machine: Machine, folder: Path, program: Path, number: int) -> hosts.H
     return hosts.Host(store, tpu, number, tpus.ready, folder, world)
 
 
-def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> runner.Runner:
+def _runner(machine: Machine, folder: Path, program: Path, tpus: runner.Tpus) -> runner.Runner:
     place = machine.place()
     me = lease.Holder(machine.entry("id"), machine.entry("name"))
     tpu = machine.attribute(Metadata.TPU_NAME)
     store = Bucket(place.bucket, machine.client.send)
-
-    def want() -> None:
-        store.write(paths.WANTED, records.dump({"at": time.time()}))
-
-    tpus = runner.Tpus(place, tpu, machine.client.call, want, is_here=is_here)
     tell = partial(Events(machine.optional, machine.client.call, say_of_jobs).report, "job")
     world = runner.World(attempt.now, time.time, say_of_jobs, lambda one: one.start(program), tell)
     return runner.Runner(store, me, tpu, tpus, folder, world)

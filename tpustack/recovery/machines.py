@@ -61,7 +61,7 @@ def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[
             continue
         url = GROUPS.format(declared["project"], declared["zone"], declared["name"])
         try:
-            lacking = _lacking(google, url, google.get(url))
+            lacking = _lacking(google, declared["project"], url, google.get(url))
         except NotFound:
             lacking = "gone"
         if lacking:
@@ -69,7 +69,7 @@ def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[
     return found
 
 
-def _lacking(google: Google, url: str, group: Mapping[str, Any]) -> str:
+def _lacking(google: Google, project: str, url: str, group: Mapping[str, Any]) -> str:
     """Return which machines a group lacks for good; empty if none, or if it is being changed."""
     if not settles(group):
         return ""
@@ -77,13 +77,29 @@ def _lacking(google: Google, url: str, group: Mapping[str, Any]) -> str:
     # It was stable a moment ago; Google may have begun to bring one back since.
     if any(each.get("currentAction", "NONE") != "NONE" for each in listed):
         return ""
-    # One that does not exist has no status. Google restarts one that is stopped, unless told not
-    # to: then a host has turned itself off because another was lost.
-    policy = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure")
-    gone = {None, "STOPPED", "TERMINATED"} if policy == "DO_NOTHING" else {None}
     size = int(group["targetSize"])
-    missing = size - sum(each.get("instanceStatus") not in gone for each in listed)
+    # One that does not exist has no status.
+    states = [each["instanceStatus"] for each in listed if "instanceStatus" in each]
+    running = [each for each in states if each not in ("STOPPED", "TERMINATED")]
+    # Google restarts one that is stopped, unless told not to: then a host of a spot slice has
+    # turned itself off because another was lost. Of flex-start's, told so too, a person stopped it.
+    told = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure") == "DO_NOTHING"
+    if told and len(running) < len(states) and _is_spot(google, project, group):
+        states = running
+    missing = size - len(states)
     return f"without {missing} of its {size} machines" if missing > 0 else ""
+
+
+def _is_spot(google: Google, project: str, group: Mapping[str, Any]) -> bool:
+    scheduling = _template(google, project, group).get("scheduling", {})
+    return bool(scheduling.get("provisioningModel") == "SPOT")
+
+
+def _template(google: Google, project: str, group: Mapping[str, Any]) -> Json:
+    """Return what a group's template says of its machines."""
+    name = group["instanceTemplate"].rpartition("/")[2]
+    found: Json = google.get(_TEMPLATES.format(project, name))["properties"]
+    return found
 
 
 # How long they live.
@@ -169,7 +185,7 @@ def end_machines(
             # Its age alone is enough, whatever else Google does not answer.
             if hours and _born(google, bucket, name, found, say) + hours * 3600 <= time.time():
                 why = f"its {hours:g} hours are over"
-            elif lacking := address is GROUPS and _lacking(google, url, found):
+            elif lacking := address is GROUPS and _lacking(google, settings.project, url, found):
                 why = f"it is {lacking}"
             else:
                 continue
@@ -185,8 +201,8 @@ def _require_own(
 
     A group has no labels; its template has those of its machines.
     """
-    if template := found.get("instanceTemplate", "").rpartition("/")[2]:
-        found = google.get(_TEMPLATES.format(settings.project, template))["properties"]
+    if "instanceTemplate" in found:
+        found = _template(google, settings.project, found)
     require_label(names_of(settings, stack).tpu, settings.zone, stack, found)
 
 

@@ -302,7 +302,7 @@ def _goes_on(now: Job, job: Job) -> bool:
 # chips are not among that is our reading. The stack's group does not repair it
 # (`defaultActionOnFailure`), and `tpustack recover` recreates the whole slice.
 #
-# What can't be told ends nothing: while the bucket does not answer, no host is silent. Hosts that
+# What can't be told ends nothing: no host is silent while the bucket does not answer. Hosts that
 # lose each other all end, which is safe.
 
 # Hosts of a new slice come at different times: each waits ten minutes for its grants, ten for the
@@ -331,18 +331,19 @@ class Peers:
         self._beats = {paths.beat(tpu, each): each for each in range(count) if each != number}
         self._folder = paths.beats(tpu)
         self._last: dict[str, int] = {}
-        self._silent: dict[str, float] = {}
+        self._silence = dict.fromkeys(self._beats, 0.0)
         self._seen: set[str] = set()
+        self._heard: float | None = None
 
     def look(self) -> str:
         """Say that this host is alive; return why the slice is lost, or nothing. Raises OSError."""
-        try:
-            self._store.write(self._own, b"")
-            found = {item.path: item.generation for item in self._store.items(self._folder)}
-        except OSError:
-            # The others can't be heard, either.
-            self._silent.clear()
-            raise
+        # While the bucket does not answer, the others can't be heard: that time does not count.
+        before, self._heard = self._heard, None
+        self._store.write(self._own, b"")
+        found = {item.path: item.generation for item in self._store.items(self._folder)}
+        self._heard = self._now()
+        for path in self._beats:
+            self._silence[path] += 0.0 if before is None else self._heard - before
         lost = [why for path in self._beats if (why := self._judge(path, found.get(path, 0)))]
         return "; ".join(lost)
 
@@ -351,8 +352,8 @@ class Peers:
         if beat != self._last.setdefault(path, beat):
             self._last[path] = beat
             self._seen.add(path)
-            self._silent.pop(path, None)
-        silence = self._now() - self._silent.setdefault(path, self._now())
+            self._silence[path] = 0.0
+        silence = self._silence[path]
         if silence < (_SILENCE if path in self._seen else _START):
             return ""
         what = "has been silent" if path in self._seen else "has not come up"
@@ -380,13 +381,16 @@ def turn_host_off(
     text = f"{name} turns itself off, because its spot slice is lost: {why}"
     say(f"{text}. `tpustack recover` recreates it")
     try:
-        attempts = [Attempt(path.parent) for path in folder.glob("*/try.json")]
-        for each in attempts:
-            each.end("preempted", why)
-        deadline = time.monotonic() + _GRACE
-        while any_running(folder) and time.monotonic() < deadline:
+        deadline, had_any = time.monotonic() + _GRACE, False
+        while True:
+            # The runner may have been about to start one when it was told to begin none.
+            for path in folder.glob("*/try.json"):
+                had_any = True
+                Attempt(path.parent).end("preempted", why)
+            if not any_running(folder) or time.monotonic() >= deadline:
+                break
             time.sleep(0.1)
-        if attempts:
+        if had_any:
             time.sleep(_REPORT)
         at = times.timestamp(time.time())
         store.write(f"limits/{at}-{name}.txt", f"{at} {text}\n".encode())

@@ -330,9 +330,14 @@ class Tpus:
         self._want, self._has_wanted = want, False
         self._place, self._name, self._call, self._is_here = place, name, call, is_here
         self.why_not = ""
+        self.why_ending = ""
+        """Why this machine is about to turn itself off, if it is: nothing may begin there."""
 
     def ready(self) -> Tpu | None:
         """Return the TPU; None if it can't be used now, and `why_not`. Raises OSError."""
+        if self.why_ending:
+            self.why_not = f"the slice {self._name} is lost: {self.why_ending}"
+            return None
         place, node = self._node()
         state = str(node.get("state")) if node else "gone"
         if node is None or state != "READY":

@@ -180,4 +180,7 @@ def test_a_machine_runs_for_thirty_seconds_to_120_days(api: Client) -> None:
 
 def test_a_slice_takes_no_requests_to_resize_it(api: Client) -> None:
     Slices(api).insert()
-    api.post(f"{GROUPS}/tpu/resizeRequests", {"name": "r", "resizeBy": 1}, status=501)
+    request = {"name": "r", "resizeBy": 1}
+    answer = api.post(f"{GROUPS}/tpu/resizeRequests", request, status=400)
+    assert "bulk mode supports no resize requests" in answer["error"]["message"]
+    api.post(f"{GROUPS}/no-such/resizeRequests", request, status=404)

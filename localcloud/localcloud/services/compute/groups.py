@@ -295,6 +295,18 @@ def _resize_group(cloud: Cloud, call: Call) -> Json:
     return operation
 
 
+@API.method("instanceGroupManagerResizeRequests.insert", permission=_UPDATE)
+def request_resize(cloud: Cloud, call: Call) -> Json:
+    """Refuse a request for a slice, which comes and goes as a whole; others are not played here.
+
+    "Resize requests" are among what bulk mode does not support (the words are ours;
+    docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, 2026-11).
+    """
+    if tpu_machines.is_slice(_load(cloud, GROUP.path(call))):
+        raise invalid("A managed instance group in bulk mode supports no resize requests.")
+    raise ApiError(501, "the local cloud's managed instance groups take no resize requests")
+
+
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=GROUP.permission("get"))
 def _list_configs(cloud: Cloud, call: Call) -> Json:
     configs = _load(cloud, GROUP.path(call))["_configs"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from email.message import Message
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -12,6 +15,8 @@ from tpu_agent.jobs import hosts as slices
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.hosts import Peers
 from tpu_agent.jobs.queue import Outcome
+from tpu_agent.jobs.runner import Tpus
+from tpu_agent.main import Machine, watch_peers
 from tpu_core.google import GoogleError
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
@@ -99,6 +104,18 @@ def test_while_the_bucket_does_not_answer_no_host_is_silent() -> None:
     assert hosts.minutes(60, 0, 1, 2) == {}
 
 
+def test_a_bucket_that_fails_now_and_then_keeps_no_lost_slice_alive() -> None:
+    hosts = Slice()
+    hosts.minutes(5, 0, 1, 2)
+    lost: dict[int, str] = {}
+    for _ in range(3):
+        lost |= hosts.minutes(8, 0, 2)
+        hosts.broken = True
+        assert hosts.minutes(1, 0, 2) == {}
+        hosts.broken = False
+    assert lost.keys() == {0, 2}
+
+
 def test_hosts_that_all_lose_each_other_all_end() -> None:
     hosts = Slice()
     hosts.minutes(5, 0, 1, 2)
@@ -145,6 +162,80 @@ def test_a_job_may_save_before_the_machine_goes_and_people_read_why(
     ((path, thing),) = bucket.things.items()
     assert path.startswith("limits/")
     assert text in thing.data.decode()
+
+
+def test_what_the_runner_was_just_about_to_begin_ends_too(
+    job: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, late = Program.begun(job, 0.0, 0), Attempt(tmp_path / "one-2")
+
+    def sleep(seconds: float) -> None:
+        if not late.is_prepared:
+            late.prepare({"job": "one", "number": 2})
+        elif not job.ended():
+            job.finish(Outcome("preempted"))
+            os.close(program.lock)
+
+    monkeypatch.setattr("tpu_agent.jobs.hosts.time.sleep", sleep)
+    store = MemoryStore(Bucket(Clock()))
+    slices.turn_host_off(store, tmp_path, "w-0", "host 1 is silent", print, lambda: None)
+    told = late.is_to_end()
+    assert told is not None
+    assert told.why == "preempted"
+
+
+class Over(BaseException):
+    """The last look of a test."""
+
+
+class OneOfTwo(Machine):
+    """Host 0 of a slice of two, whose power switch works at the second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.switched = 0
+
+    def metadata(self, path: str) -> tuple[str, str]:
+        told = {
+            "bucket-url": "gs://b",
+            "tpu-project": "p",
+            "tpu-zone": "us-east5-a",
+            "tpu-name": "t",
+            "worker-network-endpoints": "t-001,t-002",
+        }
+        name = path.rpartition("/")[2]
+        if path.startswith("instance/attributes/") and name not in told:
+            raise HTTPError(path, 404, "Not Found", Message(), None)
+        return told.get(name, "w-0"), ""
+
+    def turn_off(self) -> None:  # type: ignore[override]
+        self.switched += 1
+        if self.switched == 1:
+            raise subprocess.CalledProcessError(1, "systemctl")
+
+
+def test_a_lone_host_begins_nothing_more_and_turns_itself_off_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, bucket = OneOfTwo(), Bucket(Clock())
+    store = MemoryStore(bucket)
+    monkeypatch.setattr("tpu_agent.main.Bucket", lambda *_: store)
+    monkeypatch.setattr("tpu_agent.main.time.monotonic", bucket.clock.now)
+    tpus = Tpus(machine.place(), "t", lambda *_: (500, {}), lambda: None, is_here=True)
+    looks = list[int]()
+
+    def sleep(seconds: float) -> None:
+        bucket.clock.seconds += seconds
+        looks.append(machine.switched)
+        if machine.switched == 2:
+            raise Over
+
+    with pytest.raises(Over):
+        watch_peers(machine, tmp_path, 0, tpus, sleep)
+    # The first look is at zero minutes; the 31st at thirty.
+    assert looks == [0] * 30 + [1, 2]
+    assert tpus.ready() is None
+    assert tpus.why_not == "the slice t is lost: host 1 has not come up for 31 minutes"
 
 
 def test_a_machine_without_a_bucket_ends_all_the_same(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -81,7 +82,9 @@ def insert(api: Client, **labels: str) -> None:
     api.post(f"{ZONE}/instances", made)
 
 
-def insert_slice(api: Client, **labels: str) -> None:
+def insert_slice(
+    api: Client, scheduling: Mapping[str, Any] = MappingProxyType(SPOT), **labels: str
+) -> None:
     """Create a slice of four machines."""
     policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
     policies = f"{PLACE}/regions/us-east5/resourcePolicies"
@@ -95,7 +98,7 @@ def insert_slice(api: Client, **labels: str) -> None:
     properties = machine() | {
         "machineType": "ct6e-standard-4t",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
-        "scheduling": SPOT,
+        "scheduling": dict(scheduling),
         "labels": OWN | labels,
     }
     api.post(f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties})
@@ -253,10 +256,18 @@ def test_what_is_left_of_a_slice_is_deleted_without_a_limit(cloud: LocalCloud, a
     assert ended(settings) == []
 
 
-def test_a_spot_slice_whose_hosts_turned_themselves_off_is_lost(
-    cloud: LocalCloud, api: Client
+FLEX = SPOT | {"provisioningModel": "FLEX_START", "maxRunDuration": {"seconds": "86400"}}
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "lost"), [(SPOT, {URN: "without 4 of its 4 machines"}), (FLEX, {})]
+)
+def test_a_slice_whose_hosts_are_stopped_is_lost_if_it_is_a_spot_slice(
+    cloud: LocalCloud, api: Client, scheduling: dict[str, Any], lost: dict[str, str]
 ) -> None:
-    insert_slice(api)
+    insert_slice(api, scheduling)
+    cloud.cloud.clock.sleep(HOUR)
+    assert len(instances(api)) == 4
     outputs = {"project": DEFAULT_PROJECT, "zone": "us-east5-a", "name": NAME}
     group = {
         "urn": URN,
@@ -266,7 +277,7 @@ def test_a_spot_slice_whose_hosts_turned_themselves_off_is_lost(
     assert lost_slices(Google(), [group]) == {}
     for name in instances(api):
         api.post(f"{ZONE}/instances/{name}/stop")
-    assert lost_slices(Google(), [group]) == {URN: "without 4 of its 4 machines"}
+    assert lost_slices(Google(), [group]) == lost
 
 
 @pytest.mark.parametrize("create", [insert, insert_slice])
