@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -132,6 +133,30 @@ def test_a_project_of_ones_own_goes_up_and_down_in_the_local_cloud_without_a_clo
     # Queued, and so served by the project's own plugin.
     assert "QueuedNode tpu-node created" in said
     assert said.endswith("the local cloud is stopped\n")
+
+
+@pytest.mark.slow
+def test_the_demo_trains_in_an_empty_folder_without_a_clone(
+    installed: Installed, tools: Toolchain, tmp_path: Path
+) -> None:
+    binaries = (installed.environment / "bin", tools.bin, os.defpath)
+    variables = {
+        **toolchain.engine(tools),
+        "PATH": os.pathsep.join(map(str, binaries)),
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+        # Nothing answers for the network, so the data is the digits.
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+    }
+    said = output(["tpustack", "demo"], variables, cwd=tmp_path, seconds=300)
+    made = tmp_path / "tpu-stack-demo"
+    summary = json.loads((made / ".demo" / "summary.json").read_text(encoding="utf-8"))
+    # Chance is 0.1.
+    assert summary["test_accuracy"] >= 0.3
+    assert summary["replicas"] == 8
+    assert summary["second_up_changes"] == 0
+    assert summary["resources_left"] == 0
+    assert "scikit-learn's digits" in said
 
 
 def test_the_requirements_of_a_new_project_have_hashes_of_its_wheels_and_the_whole_lock(

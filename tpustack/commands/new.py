@@ -42,12 +42,7 @@ def new_command(folder: Path) -> None:
     Existing files are never changed.
     """
     target = folder.resolve()
-    if problems := [*_problems(target)]:
-        raise UsageError("\n".join(problems))
-    with TemporaryDirectory() as made:
-        # Complete before its first file is in place.
-        _fill(Path(made) / "project", target.name)
-        _copy(Path(made) / "project", target)
+    create(target)
     place = "" if target == Path.cwd() else f"  cd {shlex.quote(str(target))}\n"
     click.echo(
         f"{target} is a project with the stacks local and dev. To try it in the local cloud:\n"
@@ -55,6 +50,23 @@ def new_command(folder: Path) -> None:
         '  eval "$(tpustack local env --backend)"\n'
         "  pulumi stack init --stack local\n  pulumi up --stack local"
     )
+
+
+def create(target: Path) -> None:
+    """Make a project, complete before its first file is in place.
+
+    Args:
+        target: its folder, as an absolute path.
+
+    Raises:
+        UsageError: when the folder can't become one, or the command runs from a clone.
+        TpustackError: when the folder can't be written.
+    """
+    if problems := [*_problems(target)]:
+        raise UsageError("\n".join(problems))
+    with TemporaryDirectory() as made:
+        _fill(Path(made) / "project", target.name)
+        _copy(Path(made) / "project", target)
 
 
 def _problems(target: Path) -> Iterator[str]:

@@ -99,7 +99,6 @@ IN_THE_PROJECT = [
     ["recover", "--stack", "dev"],
     ["bootstrap"],
     ["ci", "drift"],
-    ["demo"],
     ["wheel"],
 ]
 
