@@ -174,6 +174,35 @@ def test_the_requirements_of_a_new_project_have_hashes_of_its_wheels_and_the_who
     assert text.endswith((root() / "requirements-deploy.txt").read_text(encoding="utf-8"))
 
 
+def test_pulumi_new_makes_the_project_of_tpustack_new_but_for_the_wheels(
+    deploying: Installed, tools: Toolchain, tmp_path: Path
+) -> None:
+    template = root() / "infra" / "template"
+    variables = os.environ | toolchain.environment(tools, tmp_path / "state")
+    command = ["pulumi", "new", template, "--offline", "--yes", "--generate-only"]
+    output([*command, "--name", "ours", "--dir", tmp_path / "theirs"], variables, cwd=tmp_path)
+    deploying.output("tpustack", "new", tmp_path / "ours")
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    assert files(theirs) == {name for name in files(ours) if not name.startswith("dist/")} - {
+        # It differs from the program's in the paths of the wheels alone.
+        "components/requirements.txt"
+    }
+    same = {name for name in files(theirs) if cut(theirs / name) == cut(ours / name)}
+    assert files(theirs) - same == {"requirements.txt"}
+    assert (ours / "requirements.txt").read_bytes().endswith((theirs / "requirements.txt").read_bytes())
+    assert os.access(theirs / "plugin" / "pulumi-resource-pulumi-python", os.X_OK)
+    assert "template:\n" not in (ours / "Pulumi.yaml").read_text(encoding="utf-8")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def cut(file: Path) -> str:
+    """Its text, without the tag by which Pulumi's service knows a template, and quotes."""
+    return file.read_text(encoding="utf-8").partition("  pulumi:tags:")[0].replace('"', "").strip()
+
+
 @pytest.mark.parametrize("source", PACKAGES)
 def test_a_wheel_packed_from_what_is_installed_is_the_wheel_that_was_installed(
     deploying: Installed, wheels: dict[str, Path], source: str, tmp_path: Path

@@ -24,6 +24,8 @@ TEMPLATE = Path(names.__file__).with_name("template")
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
 _PLUGIN = "components"
+# Where the part of Pulumi.yaml begins that only `pulumi new` reads.
+_FOR_PULUMI = "# `pulumi new`"
 _HEADING = """\
 # Made by `tpustack new`: the wheels in dist/, which git keeps, and what they depend on, by hash.
 # docs/own-project.md of tpu-stack says how to add packages of your own.
@@ -98,7 +100,7 @@ def _fill(folder: Path, called: str) -> None:
     # The installer compiles the program there.
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     definition = folder / "Pulumi.yaml"
-    text = definition.read_text(encoding="utf-8")
+    text = definition.read_text(encoding="utf-8").partition(_FOR_PULUMI)[0]
     # Quoted, since a name like 1.10 is a number in YAML.
     definition.write_text(text.replace("${PROJECT}", f'"{called}"'), encoding="utf-8")
     # Not everyone has the local cloud.
