@@ -75,17 +75,12 @@ def _enter_project(architecture: str) -> None:
             f"{around} is a project of your own, which the demo would change. Run it in another "
             "folder, or `pulumi up --stack local` here"
         )
-    if architecture == "node":
-        raise errors.UsageError(
-            "--architecture node: only a clone has a stack with a TPU Node. Run `make demo "
-            "ARCH=node` in one, or leave the option out"
-        )
     folder = Path.cwd() / _FOLDER
     if not project.is_project(folder):
         new.create(folder)
-    file = folder / "stacks" / "Pulumi.local.yaml"
-    text = file.read_text(encoding="utf-8")
-    file.write_text(text.replace("# data: data/digits", "data: .demo/data"), encoding="utf-8")
+    stack = STACKS[architecture]
+    file = Path(__file__).with_name(f"demo-{stack}.yaml")
+    shutil.copyfile(file, folder / "stacks" / f"Pulumi.{stack}.yaml")
     # The engine runs the program in the environment of this command, and installs nothing.
     link = folder / ".venv"
     if link.is_symlink() or not link.exists():

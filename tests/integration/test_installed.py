@@ -147,6 +147,7 @@ def test_the_demo_trains_in_an_empty_folder_without_a_clone(
         "LANG": "C.UTF-8",
         # Nothing answers for the network, so the data is the digits.
         "HTTPS_PROXY": "http://127.0.0.1:9",
+        "npm_config_fetch_retries": "0",
     }
     said = output(["tpustack", "demo"], variables, cwd=tmp_path, seconds=300)
     made = tmp_path / "tpu-stack-demo"
