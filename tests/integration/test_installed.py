@@ -190,7 +190,11 @@ def test_pulumi_new_makes_the_project_of_tpustack_new_but_for_the_wheels(
     }
     same = {name for name in files(theirs) if cut(theirs / name) == cut(ours / name)}
     assert files(theirs) - same == {"requirements.txt"}
-    assert (ours / "requirements.txt").read_bytes().endswith((theirs / "requirements.txt").read_bytes())
+    assert (
+        (ours / "requirements.txt")
+        .read_bytes()
+        .endswith((theirs / "requirements.txt").read_bytes())
+    )
     assert os.access(theirs / "plugin" / "pulumi-resource-pulumi-python", os.X_OK)
     assert "template:\n" not in (ours / "Pulumi.yaml").read_text(encoding="utf-8")
 
