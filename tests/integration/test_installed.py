@@ -180,7 +180,7 @@ def test_pulumi_new_makes_the_project_of_tpustack_new_but_for_the_wheels(
 ) -> None:
     template = root() / "infra" / "template"
     variables = os.environ | toolchain.environment(tools, tmp_path / "state")
-    command = ["pulumi", "new", template, "--offline", "--yes", "--generate-only"]
+    command: list[str | Path] = ["pulumi", "new", template, "--offline", "--yes", "--generate-only"]
     output([*command, "--name", "ours", "--dir", tmp_path / "theirs"], variables, cwd=tmp_path)
     deploying.output("tpustack", "new", tmp_path / "ours")
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
