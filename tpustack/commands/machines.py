@@ -140,8 +140,8 @@ def code_command(stack: str | None, tpu: bool, host: int | None) -> None:
     It needs VS Code's extension Remote - SSH. The machine's SSH settings go into ~/.ssh/tpu-stack,
     which ~/.ssh/config includes from then on, so that `ssh` knows the machine by its name, too.
     """
-    _require(_CODE)
     machine = _machine(stack, tpu, host)
+    _require(_CODE)
     # A dry run sends no key. So the first of them logs in, and may ask for what a person knows.
     _ask(machine.login("true"))
     said = _ask([*machine.login(), "--dry-run"])

@@ -85,7 +85,7 @@ def fetch_provider(toolchain: Toolchain) -> None:
     In the environment of the local cloud nothing else on the network can be reached.
 
     Raises:
-        TpustackError: with what the engine says.
+        TpustackError: with the engine's reason.
     """
     if toolchain.provider is not None:
         return

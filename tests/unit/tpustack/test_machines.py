@@ -320,9 +320,7 @@ def test_vs_code_opens_the_machine_that_ssh_then_knows_by_name(
 ) -> None:
     script = tmp_path / "bin" / "gcloud"
     printed = f"print({PRINTED['a VM']!r} if '--dry-run' in sys.argv else '')"
-    script.write_text(
-        f"#!{sys.executable}\nimport os, sys\n{record}\n{printed}\n", encoding="utf-8"
-    )
+    script.write_text(f"#!{sys.executable}\nimport sys\n{printed}\n", encoding="utf-8")
     refused = run("code", "--stack", "dev")
     assert (refused.code, "no `code` on PATH" in refused.err) == (1, True)
     (tmp_path / "bin" / "code").write_text(GCLOUD, encoding="utf-8")
