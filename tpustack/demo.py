@@ -27,7 +27,7 @@ from infra.cost import aligned
 from tpu_core.words import duration, plural
 from tpustack import datasets, errors, local, project
 from tpustack.cloud.google import Google
-from tpustack.commands import new
+from tpustack.commands.new import create
 from tpustack.engine import backend, stack, toolchain
 from tpustack.logs.serial import follow
 
@@ -77,7 +77,7 @@ def _enter_project(architecture: str) -> None:
         )
     folder = Path.cwd() / _FOLDER
     if not project.is_project(folder):
-        new.create(folder)
+        create(folder)
     stack = STACKS[architecture]
     file = Path(__file__).with_name(f"demo-{stack}.yaml")
     shutil.copyfile(file, folder / "stacks" / f"Pulumi.{stack}.yaml")
