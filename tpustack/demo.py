@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+import tpu_training
 from infra.cost import aligned
 from tpu_core.words import duration, plural
 from tpustack import datasets, errors, local, project
 from tpustack.cloud.google import Google
+from tpustack.commands.new import create
 from tpustack.engine import backend, stack, toolchain
 from tpustack.logs.serial import follow
 
@@ -40,18 +43,50 @@ from tpustack.logs.serial import follow
 @click.option("--keep", is_flag=True, help="Keep the stack and the local cloud running.")
 @click.option("--verbose", "-v", is_flag=True, help="Also print what the VM writes as it boots.")
 def command(architecture: str, keep: bool, verbose: bool) -> None:
-    """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
-    if project.clone() != project.root():
-        raise errors.UsageError(
-            f"{project.root()} is not a clone of tpu-stack, and the demo trains what a clone has. "
-            "Run `make demo` in a clone, or `pulumi up --stack local` here"
-        )
+    """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`.
+
+    Outside a clone it first creates a project in the folder tpu-stack-demo, as `tpustack new` does.
+    It needs Pulumi on PATH, and the packages of the extra `tpu-stack[demo]`.
+    """
     errors.require("localcloud.cli", "tensorflow")
+    _enter_project(architecture)
     Demo(architecture, keep=keep, console=Console(highlight=False), verbose=verbose).run()
 
 
-_ADVICE = "`make demo KEEP=1` keeps the stack running, to explore it"
+_ADVICE = "`--keep` (`make demo KEEP=1`) keeps the stack running, to explore it"
 STACKS = {"vm": "local", "node": "local-node"}
+_FOLDER = "tpu-stack-demo"
+
+
+def _enter_project(architecture: str) -> None:
+    """Change into the project of the demo, which is made where there is neither clone nor project.
+
+    Raises:
+        UsageError: in a project of the user's, or when there can be none.
+    """
+    try:
+        around = project.root()
+    except errors.UsageError:
+        around = None
+    if around and around == project.clone():
+        return
+    if around:
+        raise errors.UsageError(
+            f"{around} is a project of your own, which the demo would change. Run it in another "
+            "folder, or `pulumi up --stack local` here"
+        )
+    folder = Path.cwd() / _FOLDER
+    if not project.is_project(folder):
+        create(folder)
+    stack = STACKS[architecture]
+    file = Path(__file__).with_name(f"demo-{stack}.yaml")
+    shutil.copyfile(file, folder / "stacks" / f"Pulumi.{stack}.yaml")
+    # The engine runs the program in the environment of this command, and installs nothing.
+    link = folder / ".venv"
+    if link.is_symlink() or not link.exists():
+        link.unlink(missing_ok=True)
+        link.symlink_to(sys.prefix)
+    os.chdir(folder)
 
 
 class Demo:
@@ -83,6 +118,7 @@ class Demo:
             self._forget_unfinished()
             with self._phase("toolchain", "Pulumi engine"):
                 tools = toolchain.find()
+                toolchain.fetch_provider(tools)
                 self._say(tools.description)
             with self._phase("data", "data"):
                 data = datasets.mnist(self._say)
@@ -167,6 +203,7 @@ class Demo:
     def _explain(self, outputs: dict[str, Any]) -> None:
         self._print(
             "\nThe stack is still running. To explore it:\n"
+            f"  cd {shlex.quote(str(project.root()))}\n"
             '  eval "$(.venv/bin/tpustack local env --backend)"  # for the local cloud\n'
             f"  .venv/bin/tpustack dashboard --stack {self.stack}\n"
             f"  pulumi stack output --stack {self.stack}\n"
@@ -204,7 +241,7 @@ def _convert(source: str) -> None:
     """Write the TFRecord files, unless those that are there came from the same source and code."""
     target = project.demo() / "data"
     manifest = target / "manifest.json"
-    code = project.root() / "training" / "tpu_training" / "data"
+    code = Path(tpu_training.__file__).parent / "data"
     if manifest.exists() and json.loads(manifest.read_text("utf-8"))["name"] == Path(source).name:
         made = manifest.stat().st_mtime
         sources = (*Path(source).glob("*"), *code.rglob("*.py"))

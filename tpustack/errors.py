@@ -43,7 +43,8 @@ def require(*modules: str) -> None:
     if missing:
         raise TpustackError(
             f"not installed in this environment: {', '.join(missing)}. In a clone of the project, "
-            "`make setup` installs everything and .venv/bin/tpustack runs with it"
+            "`make setup` installs everything and .venv/bin/tpustack runs with it; elsewhere "
+            "`tpu-stack[demo]` does"
         )
 
 

@@ -187,13 +187,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
-    """All three, with a TensorFlow for the CPU."""
+    """All of them, with what the demo takes: a TensorFlow for the CPU, and data."""
     folder = tmp_path_factory.mktemp("installed")
-    training = f"tpu-stack-training[cpu,digits] @ {wheels['training'].as_uri()}"
+    command = f"tpu-stack[demo] @ {wheels['.'].as_uri()}"
     pins = constraints(folder, "requirements.txt")
-    return Installed(
-        folder, ["--constraint", pins, wheels["."], wheels["core"], wheels["localcloud"], training]
-    )
+    return Installed(folder, ["--constraint", pins, *wheels.values(), command])
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,7 @@ class Installed:
         """
         (packages,) = self.environment.glob("lib/*/site-packages")
         own = Path(pip.__file__).parents[1]
-        for folder in own.glob("pip*"):
+        for folder in own.glob("pip*") if not [*packages.glob("pip")] else ():
             shutil.copytree(folder, packages / folder.name, ignore=UNFINISHED)
         for compiled in own.rglob("__pycache__"):
             target = packages / compiled.relative_to(own)

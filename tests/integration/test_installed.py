@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -134,6 +135,31 @@ def test_a_project_of_ones_own_goes_up_and_down_in_the_local_cloud_without_a_clo
     assert said.endswith("the local cloud is stopped\n")
 
 
+@pytest.mark.slow
+def test_the_demo_trains_in_an_empty_folder_without_a_clone(
+    installed: Installed, tools: Toolchain, tmp_path: Path
+) -> None:
+    binaries = (installed.environment / "bin", tools.bin, os.defpath)
+    variables = {
+        **toolchain.engine(tools),
+        "PATH": os.pathsep.join(map(str, binaries)),
+        "HOME": str(tmp_path),
+        "LANG": "C.UTF-8",
+        # Nothing answers for the network, so the data is the digits.
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "npm_config_fetch_retries": "0",
+    }
+    said = output(["tpustack", "demo"], variables, cwd=tmp_path, seconds=300)
+    made = tmp_path / "tpu-stack-demo"
+    summary = json.loads((made / ".demo" / "summary.json").read_text(encoding="utf-8"))
+    # Chance is 0.1.
+    assert summary["test_accuracy"] >= 0.3
+    assert summary["replicas"] == 8
+    assert summary["second_up_changes"] == 0
+    assert summary["resources_left"] == 0
+    assert "scikit-learn's digits" in said
+
+
 def test_the_requirements_of_a_new_project_have_hashes_of_its_wheels_and_the_whole_lock(
     deploying: Installed,
 ) -> None:
@@ -147,6 +173,39 @@ def test_the_requirements_of_a_new_project_have_hashes_of_its_wheels_and_the_who
     }
     assert len(ours) == len(PACKAGES)
     assert text.endswith((root() / "requirements-deploy.txt").read_text(encoding="utf-8"))
+
+
+def test_pulumi_new_makes_the_project_of_tpustack_new_but_for_the_wheels(
+    deploying: Installed, tools: Toolchain, tmp_path: Path
+) -> None:
+    template = root() / "infra" / "template"
+    variables = os.environ | toolchain.environment(tools, tmp_path / "state")
+    command: list[str | Path] = ["pulumi", "new", template, "--offline", "--yes", "--generate-only"]
+    output([*command, "--name", "ours", "--dir", tmp_path / "theirs"], variables, cwd=tmp_path)
+    deploying.output("tpustack", "new", tmp_path / "ours")
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    assert files(theirs) == {name for name in files(ours) if not name.startswith("dist/")} - {
+        # It differs from the program's in the paths of the wheels alone.
+        "components/requirements.txt"
+    }
+    same = {name for name in files(theirs) if cut(theirs / name) == cut(ours / name)}
+    assert files(theirs) - same == {"requirements.txt"}
+    assert (
+        (ours / "requirements.txt")
+        .read_bytes()
+        .endswith((theirs / "requirements.txt").read_bytes())
+    )
+    assert os.access(theirs / "plugin" / "pulumi-resource-pulumi-python", os.X_OK)
+    assert "template:\n" not in (ours / "Pulumi.yaml").read_text(encoding="utf-8")
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def cut(file: Path) -> str:
+    """Its text, without the tag by which Pulumi's service knows a template, and quotes."""
+    return file.read_text(encoding="utf-8").partition("  pulumi:tags:")[0].replace('"', "").strip()
 
 
 @pytest.mark.parametrize("source", PACKAGES)

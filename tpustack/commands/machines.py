@@ -1,4 +1,4 @@
-"""The commands that log in to a stack's machines: ssh and notebook.
+"""The commands that log in to a stack's machines: ssh, code and notebook.
 
 gcloud does the work. It makes the key, sends it to Google, and goes through IAP, because machines
 have no public address. The stack's file names the machine, so these work for a stack whose first
@@ -6,9 +6,12 @@ update failed, too. If a TPU may be in several zones, Google is asked for the on
 """
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -20,7 +23,15 @@ if TYPE_CHECKING:
     from infra.settings import StackSettings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_GCLOUD = "gcloud"
+_GCLOUD, _CODE = "gcloud", "code"
+_CURES = {
+    _GCLOUD: "the Google Cloud CLI makes this connection, and there is no `gcloud` on PATH. "
+    "Install it: https://cloud.google.com/sdk/docs/install",
+    _CODE: "VS Code has no `code` on PATH. Install it with the extension Remote - SSH; on a Mac "
+    "run `Shell Command: Install 'code' command in PATH` in it",
+}
+# In ~/.ssh, a file for each machine.
+_FOLDER = "tpu-stack"
 # Jupyter takes the next free port unless told otherwise, and would then not be behind the tunnel.
 # No one sees its token in a list of processes: Jupyter makes it, and prints it in the URL alone
 # (jupyter-server.readthedocs.io/en/latest/operators/security.html, read 2026-11-26). The image's
@@ -121,17 +132,81 @@ def notebook_command(stack: str | None, tpu: bool, host: int | None, port: int) 
     _become(machine.login(_JUPYTER.format(port=port), *options))
 
 
-def _become(words: list[str]) -> NoReturn:
-    """Run gcloud in place of this process, so that the terminal, its signals and exit are its own.
+@click.command("code")
+@_which_machine
+def code_command(stack: str | None, tpu: bool, host: int | None) -> None:
+    """Open VS Code on a stack's machine, over SSH through Google's IAP.
+
+    It needs VS Code's extension Remote - SSH. The machine's SSH settings go into ~/.ssh/tpu-stack,
+    which ~/.ssh/config includes from then on, so that `ssh` knows the machine by its name, too.
+    """
+    machine = _machine(stack, tpu, host)
+    _require(_CODE)
+    # A dry run sends no key. So the first of them logs in, and may ask for what a person knows.
+    _ask(machine.login("true"))
+    said = _ask([*machine.login(), "--dry-run"])
+    name = machine.name if machine.worker is None else f"{machine.name}-{machine.worker}"
+    _remember(name, ssh_settings(name, said))
+    _become([_CODE, "--remote", f"ssh-remote+{name}"])
+
+
+# Options follow the key, and the machine follows them. `compute ssh` quotes what has spaces, as the
+# command of the tunnel does, and `tpu-vm ssh` doesn't (both of them, surface/ in gcloud's source).
+_PRINTED = re.compile(
+    r"\S*ssh .*?-i (?P<key>.+?)(?P<options>( -o .+)+) (?P<user>\S+)@(?P<host>\S+)"
+)
+
+
+def ssh_settings(name: str, command: str) -> str:
+    """Return a machine's entry for ~/.ssh/config, from the ssh command that gcloud prints.
 
     Raises:
-        TpustackError: when there is no gcloud.
+        TpustackError: if it isn't such a command.
     """
-    if shutil.which(_GCLOUD) is None:
+    found = _PRINTED.fullmatch(command.strip().replace('"', ""))
+    if not found:
         raise errors.TpustackError(
-            "the Google Cloud CLI makes this connection, and there is no `gcloud` on PATH. Install "
-            "it: https://cloud.google.com/sdk/docs/install"
+            f"gcloud's ssh command has a form that tpustack doesn't know: {command.strip()}. Use "
+            "`tpustack ssh`"
         )
+    options = found["options"].split(" -o ")[1:]
+    lines = [f"HostName {found['host']}", f"User {found['user']}", f'IdentityFile "{found["key"]}"']
+    return "".join(f"{line}\n" for line in (f"Host {name}", *lines, *options))
+
+
+def _remember(name: str, entry: str) -> None:
+    """Write a machine's entry where ssh and VS Code find it."""
+    home = Path.home() / ".ssh"
+    (home / _FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / _FOLDER / name).write_text(entry, encoding="utf-8")
+    config, include = home / "config", f"Include {_FOLDER}/*\n"
+    text = config.read_text(encoding="utf-8") if config.exists() else ""
+    if include not in text:
+        # First, since after a `Host` it would be part of it.
+        config.write_text(include + text, encoding="utf-8")
+
+
+def _ask(words: list[str]) -> str:
+    """Run gcloud on this terminal, and return what it prints. Raises TpustackError if it fails."""
+    _require(_GCLOUD)
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise errors.TpustackError("gcloud can't log in to the machine; the reason is above")
+    return done.stdout
+
+
+def _require(program: str) -> None:
+    if shutil.which(program) is None:
+        raise errors.TpustackError(_CURES[program])
+
+
+def _become(words: list[str]) -> NoReturn:
+    """Run a program in place of this process: the terminal, its signals and exit are its own.
+
+    Raises:
+        TpustackError: when it isn't installed.
+    """
+    _require(words[0])
     os.execvp(words[0], words)
 
 

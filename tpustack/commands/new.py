@@ -24,6 +24,8 @@ TEMPLATE = Path(names.__file__).with_name("template")
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
 _PLUGIN = "components"
+# Where the part of Pulumi.yaml begins that only `pulumi new` reads.
+_FOR_PULUMI = "# `pulumi new`"
 _HEADING = """\
 # Made by `tpustack new`: the wheels in dist/, which git keeps, and what they depend on, by hash.
 # docs/own-project.md of tpu-stack says how to add packages of your own.
@@ -42,12 +44,7 @@ def new_command(folder: Path) -> None:
     Existing files are never changed.
     """
     target = folder.resolve()
-    if problems := [*_problems(target)]:
-        raise UsageError("\n".join(problems))
-    with TemporaryDirectory() as made:
-        # Complete before its first file is in place.
-        _fill(Path(made) / "project", target.name)
-        _copy(Path(made) / "project", target)
+    create(target)
     place = "" if target == Path.cwd() else f"  cd {shlex.quote(str(target))}\n"
     click.echo(
         f"{target} is a project with the stacks local and dev. To try it in the local cloud:\n"
@@ -55,6 +52,23 @@ def new_command(folder: Path) -> None:
         '  eval "$(tpustack local env --backend)"\n'
         "  pulumi stack init --stack local\n  pulumi up --stack local"
     )
+
+
+def create(target: Path) -> None:
+    """Make a project, complete before its first file is in place.
+
+    Args:
+        target: its folder, as an absolute path.
+
+    Raises:
+        UsageError: when the folder can't become one, or the command runs from a clone.
+        TpustackError: when the folder can't be written.
+    """
+    if problems := [*_problems(target)]:
+        raise UsageError("\n".join(problems))
+    with TemporaryDirectory() as made:
+        _fill(Path(made) / "project", target.name)
+        _copy(Path(made) / "project", target)
 
 
 def _problems(target: Path) -> Iterator[str]:
@@ -86,7 +100,7 @@ def _fill(folder: Path, called: str) -> None:
     # The installer compiles the program there.
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     definition = folder / "Pulumi.yaml"
-    text = definition.read_text(encoding="utf-8")
+    text = definition.read_text(encoding="utf-8").partition(_FOR_PULUMI)[0]
     # Quoted, since a name like 1.10 is a number in YAML.
     definition.write_text(text.replace("${PROJECT}", f'"{called}"'), encoding="utf-8")
     # Not everyone has the local cloud.

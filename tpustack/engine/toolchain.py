@@ -79,6 +79,22 @@ def _users_own() -> Toolchain:
     return Toolchain(Path(found).parent, None, f"Pulumi ({found})")
 
 
+def fetch_provider(toolchain: Toolchain) -> None:
+    """Let the user's own engine install Google's provider, unless it has it.
+
+    In the environment of the local cloud nothing else on the network can be reached.
+
+    Raises:
+        TpustackError: with the engine's reason.
+    """
+    if toolchain.provider is not None:
+        return
+    command = ["pulumi", "plugin", "install", "resource", "gcp", version("pulumi-gcp")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TpustackError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+
+
 def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
     """Return the variables that select this engine and make it keep its state in `state`."""
     state.mkdir(parents=True, exist_ok=True)

@@ -117,6 +117,7 @@ OF_ONE_STACK = {
     ("job", "trials"): "one",
     ("job", "wait"): "one",
     ("logs",): "",
+    ("code",): "",
     ("notebook",): "",
     ("permissions",): "",
     ("prove",): "",

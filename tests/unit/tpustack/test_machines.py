@@ -1,4 +1,4 @@
-"""`tpustack ssh` and `tpustack notebook`, with a gcloud that only remembers what it was told."""
+"""`tpustack ssh`, `code` and `notebook`, with a gcloud that only remembers what it was told."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tpustack import stacks
 from tpustack.cloud import google
 from tpustack.cloud.google import NotFound
 from tpustack.commands import machines
+from tpustack.errors import TpustackError
 
 from .conftest import REPOSITORY, Run
 
@@ -278,3 +279,59 @@ def test_a_machine_whose_python_has_no_venv_says_what_to_install(tmp_path: Path)
     failed = on_a_machine(tmp_path, "exit 1")
     assert failed.returncode == 1
     assert "sudo apt-get install python3-venv" in failed.stderr
+
+
+TUNNEL = "python3 /sdk/gcloud.py compute start-iap-tunnel 'a-vm' '%p' --listen-on-stdin --project=p"
+# What gcloud prints, by its source: only for a VM it quotes what has spaces.
+PRINTED = {
+    "a VM": f"/usr/bin/ssh -t -i /home/me/.ssh/google_compute_engine -o HostKeyAlias=compute.1 -o "
+    f'"ProxyCommand {TUNNEL}" -o ProxyUseFdpass=no me_example_com@compute.1\n',
+    "a TPU VM": "/usr/bin/ssh -t -i /home/me/.ssh/google_compute_engine -o HostKeyAlias=compute.1 "
+    f"-o ProxyCommand {TUNNEL} -o ProxyUseFdpass=no me_example_com@compute.1\n",
+}
+
+
+@pytest.mark.parametrize("printed", PRINTED.values(), ids=PRINTED)
+def test_the_settings_for_ssh_are_those_of_gcloud(printed: str) -> None:
+    assert machines.ssh_settings("a-vm", printed).splitlines() == [
+        "Host a-vm",
+        "HostName compute.1",
+        "User me_example_com",
+        'IdentityFile "/home/me/.ssh/google_compute_engine"',
+        "HostKeyAlias=compute.1",
+        f"ProxyCommand {TUNNEL}",
+        "ProxyUseFdpass=no",
+    ]
+
+
+@pytest.mark.parametrize("worker", [None, 0])
+def test_gcloud_prints_its_ssh_command_for_each_kind_of_machine(worker: int | None) -> None:
+    command = machines.Machine("a-vm", "p", "us-central1-a", worker).login()
+    assert recorded()["gcloud"].refusal([*command[1:], "--dry-run"]) is None
+
+
+def test_what_is_no_ssh_command_is_refused() -> None:
+    with pytest.raises(TpustackError, match="a form that tpustack doesn't know: plink -t a-vm"):
+        machines.ssh_settings("a-vm", "plink -t a-vm\n")
+
+
+def test_vs_code_opens_the_machine_that_ssh_then_knows_by_name(
+    run: Run, change: Change, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "bin" / "gcloud"
+    printed = f"print({PRINTED['a VM']!r} if '--dry-run' in sys.argv else '')"
+    script.write_text(f"#!{sys.executable}\nimport sys\n{printed}\n", encoding="utf-8")
+    refused = run("code", "--stack", "dev")
+    assert (refused.code, "no `code` on PATH" in refused.err) == (1, True)
+    (tmp_path / "bin" / "code").write_text(GCLOUD, encoding="utf-8")
+    (tmp_path / "bin" / "code").chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    config = tmp_path / ".ssh" / "config"
+    config.write_text("Host mine\n", encoding="utf-8")
+    for _ in range(2):
+        assert run("code", "--stack", "dev").code == 7
+        assert told() == ["--remote", f"ssh-remote+{prefix()}-vm"]
+    assert config.read_text(encoding="utf-8") == "Include tpu-stack/*\nHost mine\n"
+    entry = (tmp_path / ".ssh" / "tpu-stack" / f"{prefix()}-vm").read_text(encoding="utf-8")
+    assert entry.startswith(f"Host {prefix()}-vm\nHostName compute.1\n")

@@ -99,7 +99,6 @@ IN_THE_PROJECT = [
     ["recover", "--stack", "dev"],
     ["bootstrap"],
     ["ci", "drift"],
-    ["demo"],
     ["wheel"],
 ]
 
@@ -226,14 +225,15 @@ def test_without_a_clone_the_engine_is_the_one_on_the_path(
     assert toolchain.engine(toolchain.find()) == {"PULUMI_SKIP_UPDATE_CHECK": "true"}
 
 
-def test_the_demo_is_refused_outside_a_clone(
+def test_the_demo_leaves_a_project_of_the_users_own_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "Pulumi.yaml").write_text("stackConfigDir: stacks\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     done = run("demo")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"error: {tmp_path} is not a clone of tpu-stack")
+    assert done.err.startswith(f"error: {tmp_path} is a project of your own, which the demo would")
+    assert [path.name for path in tmp_path.iterdir()] == ["Pulumi.yaml"]
 
 
 def test_the_pipelines_settings_are_looked_for_in_clones_alone(tmp_path: Path) -> None:

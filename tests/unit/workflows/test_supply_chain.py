@@ -32,16 +32,19 @@ def test_what_runs_this_projects_code_signs_and_publishes_nothing() -> None:
         "build": set(),
         "attest": {"attestations", "id-token"},
         "publish": {"contents"},
+        "index": {"id-token"},
     }
-    for job in ("attest", "publish"):
+    for job in ("attest", "publish", "index"):
         assert "actions/checkout" not in used(job)
-    assert not any("run" in step for step in JOBS["attest"]["steps"])
+    for job in ("attest", "index"):
+        assert not any("run" in step for step in JOBS[job]["steps"])
 
 
 def test_a_release_is_built_from_locks_alone_and_from_no_cache() -> None:
     assert used("build") == [
         "actions/checkout",
         "actions/setup-python",
+        "actions/upload-artifact",
         "actions/upload-artifact",
     ]
     assert [step["run"] for step in JOBS["build"]["steps"] if "run" in step] == [
@@ -51,7 +54,7 @@ def test_a_release_is_built_from_locks_alone_and_from_no_cache() -> None:
 
 def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -> None:
     """A pushed tag starts a release; what is signed is trusted wherever it lies."""
-    assert {JOBS[name]["environment"] for name in ("attest", "publish")} == {"release"}
+    assert {JOBS[name]["environment"] for name in ("attest", "publish", "index")} == {"release"}
     # Of the repository alone any workflow of any branch can be the signer.
     for place in (".github/workflows/release.yml", "docs/ci-cd.md"):
         text = (root() / place).read_text(encoding="utf-8").partition("gh attestation verify")[2]
@@ -61,7 +64,7 @@ def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -
 
 def test_only_what_has_attestations_is_published() -> None:
     assert JOBS["attest"]["needs"] == "build"
-    assert JOBS["publish"]["needs"] == "attest"
+    assert JOBS["publish"]["needs"] == JOBS["index"]["needs"] == "attest"
     signed = [step["with"] for step in JOBS["attest"]["steps"] if "attest" in step["uses"]]
     assert signed[0] == {"subject-path": "dist/*"}
     assert all(re.fullmatch(r"dist/[a-z]+\.cdx\.json", each["sbom-path"]) for each in signed[1:])
