@@ -96,7 +96,7 @@ def _is_spot(google: Google, project: str, group: Mapping[str, Any]) -> bool:
 
 
 def _template(google: Google, project: str, group: Mapping[str, Any]) -> Json:
-    """Return what a group's template says of its machines."""
+    """Return the properties of the machines in a group's template."""
     name = group["instanceTemplate"].rpartition("/")[2]
     found: Json = google.get(_TEMPLATES.format(project, name))["properties"]
     return found

@@ -130,7 +130,7 @@ def prepare_tensorflow(tpu: str | None, trains: bool, backend: object = None) ->
     Args:
         tpu: What --tpu says, if anything.
         trains: Whether the command trains; others leave a TPU to those that do.
-        backend: What --backend says, if anything: JAX's TPU is none of TensorFlow's.
+        backend: The value of --backend, if any: JAX's TPU is none of TensorFlow's.
     """
     set_up_buckets(os.environ)
     trains = trains and backend != JAX
