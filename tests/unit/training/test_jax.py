@@ -47,18 +47,21 @@ Train = Callable[..., tpu_training.Result]
 
 @pytest.fixture(scope="session")
 def jax_devices(cluster: Cluster) -> JaxCluster:
-    """Eight devices of JAX's in this process, in which TensorFlow has eight of its own."""
+    """Two devices of JAX's in this process, which TensorFlow has split already."""
     from tpu_training.cluster.jax_devices import connect_jax
 
-    return connect_jax(local_devices=8)
+    return connect_jax(local_devices=2)
 
 
 @pytest.fixture
-def train(
-    cluster: Cluster, jax_devices: JaxCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Train:
-    """Trains on eight devices of either; each backend has a model directory."""
-    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: cluster)
+def train(jax_devices: JaxCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Trains on two devices of either; each backend has a model directory."""
+    from tpu_training.cluster.cluster import Cluster
+
+    reduction = tf.distribute.ReductionToOneDevice()
+    two = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"], cross_device_ops=reduction)
+    theirs = Cluster(two, "", None, has_tpu=False)
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: theirs)
     monkeypatch.setattr("tpu_training.job.run.connect_jax", lambda _: jax_devices)
 
     def run(**settings: Any) -> tpu_training.Result:
@@ -167,6 +170,22 @@ def test_a_callback_sees_the_current_weights_and_changes_the_rate(train: Train) 
     assert not np.allclose(first, drawn)
     for other in (*others, result.model.trainable_variables[0].numpy()):
         np.testing.assert_array_equal(other, first)
+
+
+class Meddler(Callback):
+    """Reads the model and sets the same rate again while the next loop runs."""
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        assert self.control.model.trainable_variables[0].numpy().any()
+        self.control.scale_rate(1.0)
+
+
+def test_a_callback_that_acts_while_steps_run_loses_none_of_them(train: Train) -> None:
+    quiet = train(backend="jax")
+    meddled = train(backend="jax", callbacks=[Meddler()], model_dir=f"{quiet.model_dir}-meddled")
+    assert meddled.history == quiet.history
+    for mine, other in zip(weights(meddled).values(), weights(quiet).values(), strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 def test_what_xla_does_not_take_is_refused_with_its_line(train: Train) -> None:

@@ -8,6 +8,7 @@ only by a job that asks for it.
 import functools
 import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,10 @@ class Memory:
     """The variables that are on the devices, each with a copy on all of them.
 
     TensorFlow's variable in this process is older, until `fetch`.
+
+    Attributes:
+        in_use: Held by a loop of steps, each of which consumes the arrays of the one before: what
+            a callback asks for meanwhile waits.
     """
 
     def __init__(self, placement: Any) -> None:
@@ -36,6 +41,7 @@ class Memory:
         self._placement = placement
         self._arrays: dict[int, tuple[tf.Variable, Any]] = {}
         self._newer: set[int] = set()
+        self.in_use = threading.RLock()
 
     def of(self, variables: Sequence[tf.Variable]) -> list[Any]:
         """Return the arrays of `variables`; bring those that are missing."""
@@ -94,9 +100,10 @@ class JaxCluster(Cluster):
 
     def fetch(self, *, to_change: bool = False) -> None:
         """Bring the variables of this process up to date."""
-        self.memory.fetch()
-        if to_change:
-            self.memory.forget()
+        with self.memory.in_use:
+            self.memory.fetch()
+            if to_change:
+                self.memory.forget()
 
     def sharding(self, *axes: str | None) -> Any:
         """Return JAX's sharding of an array whose axes lie along these of the mesh."""

@@ -76,15 +76,19 @@ class TrainLoop:
 
     def __call__(self, count: tf.Tensor) -> tf.Tensor:
         """Do `count` steps; return the fields of LoopFigures."""
+        with self._cluster.memory.in_use:
+            return self._steps(int(count))
+
+    def _steps(self, count: int) -> tf.Tensor:
         waited, sums = 0.0, self._program.zeros()
         running: deque[Any] = deque()
-        for _ in range(int(count)):
+        for _ in range(count):
             begun = time.monotonic()
             batch = next(self._batches)
             waited += time.monotonic() - begun
             sums, _, mark = self._program(batch, sums)
             _follow(running, mark)
-        self._step += int(count)
+        self._step += count
         # Captured in their order: the numbers, then the counts.
         totals = [np.asarray(each).sum(axis=0, dtype=np.float64) for each in sums]
         rate = self._state.optimizer.rate(tf.constant(self._step - 1, tf.int64))
