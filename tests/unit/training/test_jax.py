@@ -188,6 +188,55 @@ def test_a_callback_that_acts_while_steps_run_loses_none_of_them(train: Train) -
         np.testing.assert_array_equal(mine, other)
 
 
+def test_constants_of_the_model_are_not_taken_for_its_variables(train: Train) -> None:
+    table = np.arange(200, dtype=np.float32) / 2000
+
+    def create_model(params: Any, spec: Any, seed: int) -> Any:
+        class Net(tf.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                # As large as the constant, which XLA gets first or last.
+                self.bias = tf.Variable(tf.ones((200,)))
+                self.constant = tf.constant(table)
+                self.kernel = tf.Variable(tf.ones((6, 3)))
+
+            def __call__(self, features: Any, training: bool) -> Any:
+                added = tf.reduce_sum(self.constant * self.constant * self.bias)
+                return features["table"] @ self.kernel * added
+
+        return Net()
+
+    theirs, ours = (train(backend=each, model=create_model) for each in ("tensorflow", "jax"))
+    for mine, other in zip(ours.history, theirs.history, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4)
+    assert ours.metrics["test_loss"] == pytest.approx(theirs.metrics["test_loss"], rel=1e-4)
+
+
+def test_a_step_that_fails_spoils_no_later_training(train: Train, jax_devices: JaxCluster) -> None:
+    class Failing(Callback):
+        def before_loop(self, step: int, report: LoopReport) -> None:
+            # As if the device had consumed them.
+            for _, array in jax_devices.memory._arrays.values():
+                array.delete()
+
+    with pytest.raises(tpu_training.TrainingError):
+        train(backend="jax", callbacks=[Failing()])
+    again = train(backend="jax", model_dir=f"{train(backend='jax').model_dir}-again")
+    assert again.metrics["steps"] == 12
+
+
+def test_a_layer_that_asks_tensorflow_for_the_other_devices_is_refused(train: Train) -> None:
+    def synchronized(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        model = network(params, spec, seed)
+        inner = keras.layers.BatchNormalization(synchronized=True, name="together")(model.output)
+        return keras.Model(model.input, keras.layers.Dense(3)(inner))
+
+    with pytest.raises(InputError, match="--backend=jax: together: with synchronized=True"):
+        train(backend="jax", model=synchronized)
+
+
 def test_what_xla_does_not_take_is_refused_with_its_line(train: Train) -> None:
     def unique(params: Any, spec: Any, seed: int) -> Any:
         class Net(tf.Module):  # type: ignore[misc]

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_training
-from tests.unit.training.test_own_step import on
+from tests.unit.training.test_own_step import dense, on
 from tpu_training.__main__ import main
 from tpu_training.data.data_set import open_data
 from tpu_training.data.pipeline import training_rows
@@ -94,39 +94,99 @@ def test_packed_examples_hold_each_token_of_each_text_once_and_are_full(
     assert len(whole) >= LENGTH - 2
 
 
-@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
-def test_a_packed_text_is_answered_as_if_it_were_alone(
-    packed: str, one_device: Cluster, task: str
-) -> None:
+def test_a_packed_text_is_answered_as_if_it_were_alone(packed: str, one_device: Cluster) -> None:
     spec = open_data(packed).manifest.spec
     assert spec.start == START
-    chosen = TASKS[task]
+    task = TASKS["causal_lm"]
     params = BertParams(hidden_size=16, layers=2, heads=2, dropout=0.0, precision="float32")
-    model = load_model("bert").create_model(params, chosen.model_spec(spec), 5)
-    prepare = chosen.prepare(spec) if chosen.prepare else None
-    assert prepare
+    model = load_model("bert").create_model(params, task.model_spec(spec), 5)
+    assert task.prepare
+    prepare = task.prepare(spec)
+
+    def losses_of(row: Any) -> Any:
+        inputs, targets = prepare(row[None], None, False)
+        return cross_entropy(model(inputs, training=False), targets)[0].numpy(), targets[0].numpy()
+
     row = next(row for row in rows(packed) if len(texts_of(row)) > 2)
-    together = model(*inputs(prepare, row), training=False)
-    _, targets = prepare(row[None], None, False)
-    losses = cross_entropy(together, targets)[0].numpy()
-    if task == "masked_lm":
-        # What is hidden depends on the whole example, so the model alone is compared.
-        assert START not in targets.numpy()
-        return
+    together, targets = losses_of(row)
     at = 0
     for text in texts_of(row):
         alone = np.zeros(LENGTH, np.int32)
         alone[: len(text)] = text
-        shifted, wanted = prepare(alone[None], None, False)
-        mine = cross_entropy(model(shifted, training=False), wanted)[0].numpy()
         count = len(text) - 1
-        np.testing.assert_allclose(losses[at : at + count], mine[:count], rtol=1e-4)
+        np.testing.assert_allclose(
+            together[at : at + count], losses_of(alone)[0][:count], rtol=1e-4
+        )
         at += len(text)
-    assert (targets.numpy() != IGNORED).sum() == at - len(texts_of(row))
+    assert (targets != IGNORED).sum() == at - len(texts_of(row))
 
 
-def inputs(prepare: Any, row: Any) -> tuple[Any]:
-    return (prepare(row[None], None, False)[0],)
+def test_no_beginning_of_a_text_is_hidden_or_drawn(packed: str, one_device: Cluster) -> None:
+    task, spec = TASKS["masked_lm"], open_data(packed).manifest.spec
+    assert task.prepare
+    tokens = rows(packed)
+    shown, targets = (each.numpy() for each in task.prepare(spec)(tokens, None, False))
+    assert (targets != IGNORED).any()
+    np.testing.assert_array_equal(shown == START, tokens == START)
+    assert START not in targets
+
+
+def test_a_model_of_packed_texts_evaluates_single_ones_and_resumes_on_its_own_alone(
+    packed: str, one_device: Cluster, tmp_path: Path
+) -> None:
+    small = {"hidden_size": 8, "layers": 1, "heads": 2}
+    given = {"model": "bert", "task": "causal_lm", "params": small, "model_dir": f"{tmp_path}/m"}
+    result = on(one_device, data=packed, epochs=1, **given)
+    single = convert(tmp_path)
+    assert result.evaluate(single)["token_loss"] > 0
+    with pytest.raises(tpu_training.TrainingError, match="packed texts, here one in each example"):
+        on(one_device, data=single, epochs=2, **given)
+
+
+def test_weights_and_shares_multiply_alike_in_training_and_test(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    table = RANDOM.normal(size=(16, 4)).astype(np.float32)
+    examples = (table, np.arange(16) % 2, np.full(16, 2.0, np.float32))
+
+    def entropy(outputs: Any, targets: Any, params: Any) -> Any:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, outputs)
+
+    def half(targets: Any) -> Any:
+        return 0.01 * tf.ones_like(targets, tf.float32)
+
+    found = []
+    for number, shares in enumerate((None, half)):
+        result = on(
+            one_device,
+            model=dense("kernel"),
+            task=tpu_training.Task("own", entropy, shares=shares),
+            data={"train": examples, "test": examples},
+            model_dir=f"{tmp_path}/{number}",
+            optimizer="sgd",
+            learning_rate=1e-9,
+            epochs=1,
+        )
+        found += [result.history[0]["loss"], result.metrics["test_loss"]]
+    assert found == pytest.approx([found[0]] * 4, rel=1e-5)
+
+
+def test_shares_that_are_not_one_for_each_example_are_refused(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    def column(targets: Any) -> Any:
+        return tf.ones((targets.shape[0], 1))
+
+    task = tpu_training.Task("own", lambda outputs, *_: outputs[:, 0], shares=column)
+    table = RANDOM.normal(size=(16, 4)).astype(np.float32)
+    with pytest.raises(tpu_training.InputError, match=r"test_packing.py:\d+: shares returned"):
+        on(
+            one_device,
+            model=dense("kernel"),
+            task=task,
+            data=(table, np.arange(16) % 2),
+            model_dir=str(tmp_path),
+        )
 
 
 def test_each_token_counts_alike_over_replicas_and_parts(

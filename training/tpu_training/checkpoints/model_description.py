@@ -169,6 +169,8 @@ def _differences(had: DataSpec, now: DataSpec) -> Iterator[str]:
         yield f"{had.classes} classes, here {now.classes}"
     if had.targets != now.targets:
         yield f"{had.targets} to learn, here {now.targets}"
+    if had.start != now.start:
+        yield "packed texts" + (", here one in each example" if had.start else " here, before one")
     if had.vocabulary != now.vocabulary:
         yield f"a vocabulary of {had.vocabulary} tokens, here {now.vocabulary}"
 

@@ -72,6 +72,9 @@ class Cluster:
         With `to_change`, what happens to them here reaches the devices before the next step.
         """
 
+    def forget(self) -> None:
+        """Drop what an earlier job of this process has left on devices that have their own."""
+
     def worker_hosts(self) -> list[str]:
         """Return the remote devices that read the data."""
         return _worker_devices("CPU", suffix="CPU:0") if self.endpoint else []

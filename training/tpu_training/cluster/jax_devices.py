@@ -33,7 +33,7 @@ class Memory:
 
     Attributes:
         in_use: Held by a loop of steps, each of which consumes the arrays of the one before: what
-            a callback asks for meanwhile waits.
+            a callback asks for waits.
     """
 
     def __init__(self, placement: Any) -> None:
@@ -44,7 +44,7 @@ class Memory:
         self.in_use = threading.RLock()
 
     def of(self, variables: Sequence[tf.Variable]) -> list[Any]:
-        """Return the arrays of `variables`; bring those that are missing."""
+        """Return the arrays of `variables`; copy those that are missing to the devices."""
         import jax
 
         for variable in variables:
@@ -69,6 +69,7 @@ class Memory:
     def forget(self) -> None:
         """Take the variables from this process again before the next step."""
         self._arrays.clear()
+        self._newer.clear()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,10 @@ class JaxCluster(Cluster):
             if to_change:
                 self.memory.forget()
 
+    def forget(self) -> None:
+        """Drop what an earlier job has left on the devices."""
+        self.memory.forget()
+
     def sharding(self, *axes: str | None) -> Any:
         """Return JAX's sharding of an array whose axes lie along these of the mesh."""
         import jax
@@ -131,7 +136,10 @@ def connect_jax(local_devices: int) -> JaxCluster:
     jax.config.update("jax_enable_x64", True)
     if local_devices:
         _split_cpu(jax, local_devices)
-    devices = jax.local_devices()
+    try:
+        devices = jax.local_devices(backend="cpu" if local_devices else None)
+    except RuntimeError as error:
+        raise InputError(f"--backend=jax: {error}; does another process use the TPU?") from error
     problems = "; ".join(_problems(jax, devices, local_devices))
     if problems:
         raise InputError(f"--backend=jax: {problems}")
@@ -166,7 +174,7 @@ def _problems(jax: Any, devices: Sequence[Any], local_devices: int) -> Iterator[
     if jax.process_count() > 1:
         yield f"runs on one machine, but JAX connects {jax.process_count()}; use a smaller TPU"
     if machine.find_machine().tpu_chips and devices[0].platform != "tpu" and not local_devices:
-        yield "this machine has a TPU, but JAX found none; install jax[tpu]"
+        yield "this machine has a TPU, but JAX found none; install jax[tpu], or end what uses it"
     if len(devices) < local_devices:
         yield (
             f"--local_devices={local_devices}, but JAX has started with {len(devices)} devices "

@@ -15,21 +15,19 @@ from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.xla import xla_data_pb2
 
 from tpu_training.cluster.jax_devices import AXIS, JaxCluster
 from tpu_training.compile import lowering
 from tpu_training.data import data_set, pipeline
-from tpu_training.errors import InputError
+from tpu_training.errors import InputError, TrainingError
 from tpu_training.loop.evaluation import EvaluationLoop, create_replica_evaluation
 from tpu_training.loop.state import ModelState, TrainState
 from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
+from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 
 # How many steps the host may be ahead of the devices: each holds a batch.
 _AHEAD = 2
-_KINDS = {"i": "S", "u": "U", "f": "F"}
-_NAMES = {tf.bool: "PRED", tf.bfloat16: "BF16"}
 
 
 class TrainLoop:
@@ -54,6 +52,8 @@ class TrainLoop:
                 f"--backend=jax: TensorFlow {tf.__version__} can't lower a sum over "
                 f"{cluster.replicas} devices; install 2.13 or later"
             )
+        if cluster.replicas > 1:
+            _refuse_synchronized(state.model)
         sums = create_step_sums(state)
 
         def step(number: tf.Tensor, *batch: Any) -> None:
@@ -127,6 +127,29 @@ def create_evaluation_loop(
     return loop, pipeline.evaluation_steps(data, params, split)
 
 
+def _refuse_synchronized(model: tf.Module) -> None:
+    layers = model.keras()._flatten_layers() if isinstance(model, KerasModule) else ()
+    if names := [each.name for each in layers if getattr(each, "synchronized", False)]:
+        raise InputError(
+            f"--backend=jax: {', '.join(names)}: with synchronized=True a layer of Keras asks "
+            "TensorFlow for the other devices; set it to False, or train on TensorFlow"
+        )
+
+
+def _refuse_sums(written: Sequence[tf.Variable]) -> None:
+    """Refuse variables that a strategy would add up: each device would keep its own.
+
+    Raises:
+        InputError: Of a variable that the step writes.
+    """
+    kinds = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
+    if names := [each.name for each in written if each.aggregation in kinds]:
+        raise InputError(
+            f"--backend=jax: the step writes {', '.join(names)}, whose values TensorFlow adds up "
+            "over the devices; add them up with context.sum"
+        )
+
+
 def _share(batch: Any, examples: int) -> Any:
     """Return the specs of a replica's `examples` of a batch with these specs."""
     return tf.nest.map_structure(
@@ -160,6 +183,8 @@ class _Program:
 
         In each of `sums` a replica adds up its own.
         """
+        import jax
+
         self._cluster = cluster
         specs = [tf.TensorSpec((), tf.int32, "replica"), *tf.nest.flatten(batch)]
 
@@ -171,28 +196,37 @@ class _Program:
             lowering.use_default_generator(module)
         _make_portable(module)
         self.graph = concrete.graph
-        # XLA's parameters are the arguments and captured constants, but for those that have become
-        # part of the program, and then the variables. It names those of its outputs that are new
-        # values of which (tensorflow/compiler/tf2xla/xla_compiler.cc, read 2026-11-27).
+        # XLA's parameters are the arguments and what the step captures, in that order. It names
+        # those of its outputs that are the new values of variables.
+        parameters, captured = module.host_program_shape.parameters, concrete.captured_inputs
+        if len(parameters) != len(specs) + len(captured):
+            raise TrainingError(
+                f"--backend=jax: the {name} step has {len(specs) + len(captured)} inputs, of which "
+                f"TensorFlow {tf.__version__} keeps {len(parameters)}; which ones isn't known"
+            )
         handles = {id(variable.handle): variable for variable in concrete.variables}
-        captured = concrete.captured_inputs
-        self._variables = [handles[id(each)] for each in captured if id(each) in handles]
-        constants = [each for each in captured if id(each) not in handles]
-        parameters = module.host_program_shape.parameters
-        first = len(parameters) - len(self._variables)
-        self._inputs = _matched(parameters[:first], [*specs, *constants])
-        self._constants = [each.numpy() for each in constants]
+        places = dict(enumerate(captured, start=len(specs)))
+        self._variables = {
+            at: handles[id(each)] for at, each in places.items() if id(each) in handles
+        }
+        everywhere = cluster.sharding()
+        self._constants = {
+            at: jax.device_put(each.numpy(), everywhere)
+            for at, each in places.items()
+            if at not in self._variables
+        }
         outputs = {
-            entry.parameter_number - first: entry.output_shape_index[0]
+            entry.parameter_number: entry.output_shape_index[0]
             for entry in module.input_output_alias.entries
         }
         own = {id(each) for each in sums}
-        places = range(len(self._variables))
-        self._sums = [at for at in places if id(self._variables[at]) in own]
-        self._changed = [at for at in places if at in outputs and at not in self._sums]
-        self._kept = [at for at in places if at not in outputs]
+        self._sums = [at for at, each in self._variables.items() if id(each) in own]
+        self._changed = [at for at in self._variables if at in outputs and at not in self._sums]
+        self._kept = [at for at in self._variables if at not in outputs]
         self._outputs = outputs
         written = [self._variables[at] for _, at in sorted((to, at) for at, to in outputs.items())]
+        if cluster.replicas > 1:
+            _refuse_sums([self._variables[at] for at in self._changed])
         shapes = tuple(
             (tuple(each.shape), each.dtype.as_numpy_dtype) for each in (*concrete.outputs, *written)
         )
@@ -240,12 +274,12 @@ class _Program:
 
         def replica(changed: Any, sums: Any, kept: Any, batch: Any, constants: Any) -> Any:
             number = jax.lax.axis_index(AXIS).astype(np.int32)
-            given = [number, *batch, *constants]
             values = dict(zip(self._changed, changed, strict=True))
             values |= dict(zip(self._kept, kept, strict=True))
             values |= {at: each[0] for at, each in zip(self._sums, sums, strict=True)}
-            inputs = [*(given[at] for at in self._inputs), *(values[at] for at in sorted(values))]
-            made = step.bind(*inputs, code=code, shapes=shapes)
+            values |= constants
+            captured = [values[at] for at in sorted(values)]
+            made = step.bind(number, *batch, *captured, code=code, shapes=shapes)
             return (
                 [made[self._outputs[at]] for at in self._changed],
                 [made[self._outputs[at]][None] for at in self._sums],
@@ -336,20 +370,3 @@ def _make_portable(module: Any) -> None:
                 instruction.channel_id, instruction.use_global_device_ids = channel, True
             elif instruction.opcode == "copy":
                 instruction.opcode = "reshape"
-
-
-def _matched(parameters: Sequence[Any], given: Sequence[Any]) -> list[int]:
-    """Return which of `given`, in its order, each of XLA's parameters is."""
-    left = iter(enumerate(given))
-
-    def is_like(parameter: Any, each: Any) -> bool:
-        kind = xla_data_pb2.PrimitiveType.Name(parameter.element_type)
-        return (kind, tuple(parameter.dimensions)) == (_name(each.dtype), tuple(each.shape))
-
-    return [next(at for at, each in left if is_like(one, each)) for one in parameters]
-
-
-def _name(dtype: tf.DType) -> str:
-    """Return XLA's name of a type."""
-    kind = np.dtype(dtype.as_numpy_dtype)
-    return _NAMES.get(dtype) or f"{_KINDS[kind.kind]}{8 * kind.itemsize}"

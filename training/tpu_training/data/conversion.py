@@ -508,7 +508,7 @@ class Tokenizer:
         return pieces or [self._ids[UNKNOWN]]
 
 
-# Examples that are filled at the same time: with more, little less stays empty.
+# Examples that are filled at the same time: more would save hardly any padding.
 _OPEN = 256
 
 

@@ -105,8 +105,7 @@ class Trainer:
         self._spec = data.manifest.input_spec(job.params.image_size)
         self._observers = create_observers(job) if job.trains else []
         peak = peak_flops(job, cluster)
-        # What a job that failed in this process has left on the devices.
-        cluster.fetch(to_change=True)
+        cluster.forget()
         # Before the variables take the devices' memory.
         model_description.refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
         steps = total_steps(job.params, data.manifest)

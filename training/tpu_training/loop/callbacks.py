@@ -67,7 +67,7 @@ class Control:
 
     @property
     def model(self) -> Any:
-        """The model that is trained."""
+        """The model that is trained, with its current weights: ask for it each time."""
         return self._model()
 
     def stop(self) -> None:

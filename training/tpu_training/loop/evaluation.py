@@ -73,10 +73,9 @@ def create_evaluation(
 ) -> Callable[[], Evaluation]:
     """Return a function that evaluates the state's model, with averaged weights if it has any.
 
-    The first call compiles it. It calls `check` between loops of some seconds at most. Every
-    example of `split` counts exactly once. `create_loop` compiles it for other devices than
-    TensorFlow's. The function raises DataError if the files hold another
-    number of examples than the manifest has.
+    The first call compiles it, by `create_loop` for other devices than TensorFlow's. It calls
+    `check` between loops of some seconds at most. Every example of `split` counts exactly once. The
+    function raises DataError if the files hold another number of examples than the manifest has.
     """
     expected = data.manifest.split(split).examples
     create_loop = create_loop or create_evaluation_loop
@@ -101,7 +100,7 @@ def create_evaluation(
                 f"lists {expected}; copy the dataset there again"
             )
         metrics, tables = state.evaluated.figures(numbers[2:], counts[1:])
-        loss = float(numbers[0]) / max(float(numbers[1]), 1.0)
+        loss = float(numbers[0] / numbers[1]) if numbers[1] else 0.0
         return Evaluation(loss, metrics, expected, tables, split)
 
     return evaluate
@@ -211,6 +210,10 @@ def evaluate_given(
     found = data.manifest.input_spec(params.image_size)
     if found.vocabulary <= spec.vocabulary:
         found = dataclasses.replace(found, vocabulary=spec.vocabulary)
+    if state.task.any_targets:
+        found = dataclasses.replace(found, targets=spec.targets, classes=spec.classes)
+    # A model of packed texts takes one as well.
+    found = found if found.start else dataclasses.replace(found, start=spec.start)
     if found != spec:
         raise InputError(
             f"data: has {function.in_words(found)}, but the model was trained with "

@@ -181,6 +181,9 @@ def create_model_state(
         forward = models.checked_forward(graph.with_autograph(model), model, spec)
     if losses and ((definition.losses and definition.own) or task.own):
         losses = models.checked_losses(graph.with_autograph(losses), losses)
+    if task.own and task.shares:
+        shares = models.checked_shares(graph.with_autograph(task.shares), task.shares)
+        task = dataclasses.replace(task, shares=shares)
     prepare = task.prepare or (lambda spec: lambda features, targets, _: (features, targets))
     return ModelState(
         model=model,

@@ -103,9 +103,9 @@ def create_replica_step(
         gradients = summed[: len(variables)]
         if state.task.shares:
             # Known only now: how much all examples of the batch count.
-            whole = tf.maximum(summed.pop(), 1.0)
-            gradients = [gradient / tf.cast(whole, gradient.dtype) for gradient in gradients]
-            numbers = tf.concat([numbers[:1] / tf.cast(whole, numbers.dtype), numbers[1:]], axis=0)
+            share = tf.math.divide_no_nan(1.0, summed.pop())
+            gradients = [gradient * tf.cast(share, gradient.dtype) for gradient in gradients]
+            numbers = tf.concat([numbers[:1] * tf.cast(share, numbers.dtype), numbers[1:]], axis=0)
         state.optimizer.apply(gradients, step)
         update_averages(averages, summed[len(variables) :])
         if state.average:
@@ -171,7 +171,8 @@ def _create_part(
             batch = state.prepare(mine, targets, True)
             if state.mix and tf.is_tensor(weights):
                 raise InputError(
-                    "--mixup and --cutmix mix two examples, whose weights may differ; omit either"
+                    "--mixup and --cutmix mix two examples, whose weights may differ; omit them, "
+                    "or the weights"
                 )
             if state.own_step:
                 losses, outputs = state.own_step(state.model, batch, context)
@@ -181,9 +182,9 @@ def _create_part(
             # Gradients are summed over parts and replicas: the mean is over the global batch.
             whole, counted = params.global_batch_size, tf.constant(part_size, tf.float32)
             if state.task.shares:
-                # The sum over the batch, by which the step divides once it knows it.
-                weights *= state.task.shares(targets)
-                whole, counted = 1, tf.reduce_sum(weights)
+                # The step divides by their sum over the batch once it knows it.
+                shares = state.task.shares(targets)
+                whole, counted, weights = 1, tf.reduce_sum(shares), weights * shares
             means = {name: tf.reduce_sum(v * weights) / whole for name, v in losses.items()}
             shown = tf.add_n([*means.values()])
             for penalty in context.penalties:

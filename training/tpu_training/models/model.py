@@ -104,6 +104,22 @@ def checked_losses(losses: Losses, original: Losses) -> Losses:
     return checked
 
 
+def checked_shares(shares: Callable[[Any], Any], original: Any) -> Callable[[Any], Any]:
+    """Return `shares`, made from the user's function `original`, with a check of what it gives."""
+
+    def checked(targets: Any) -> tf.Tensor:
+        each = shares(targets)
+        expected = tf.TensorSpec((tf.nest.flatten(targets)[0].shape[0],), tf.float32)
+        if not _fits(each, expected):
+            raise InputError(
+                f"{line_of(original)}: shares returned {_described(each)}, expected how much each "
+                f"example counts, {_described(expected)}"
+            )
+        return each
+
+    return checked
+
+
 def checked_step(step: Step, original: Step, parts: Collection[str]) -> Step:
     """Return `step`, made from the user's `original`, with a check of what it gives.
 

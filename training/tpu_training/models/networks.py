@@ -103,7 +103,8 @@ class Bert(tf.Module):  # type: ignore[misc]
 
     def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Map int32 token ids (batch, length), 0 for padding, to float32 numbers."""
-        present, seen = ids > 0, (ids > 0)[:, None, :]
+        present = ids > 0
+        seen = present[:, None, :]
         positions = self.positions.table
         if self._start:
             text = tf.cumsum(tf.cast(ids == self._start, tf.int32), axis=1)

@@ -66,7 +66,7 @@ class StepContext:
         """
 
         def placed(rows: tf.Tensor) -> tf.Tensor:
-            # Truth has no sum.
+            # Booleans can't be summed.
             rows = tf.cast(rows, tf.int32) if rows.dtype == tf.bool else rows
             here = tf.reshape(tf.range(self.replicas), (-1, *[1] * rows.shape.rank))
             # No product: 0 times infinity would be NaN on all replicas.

@@ -309,7 +309,7 @@ def hide_tokens(spec: DataSpec) -> Prepare:
             other = 1 + tf.cast(place * (spec.vocabulary - 1), tf.int32)
         chosen = (chance < _CHOSEN) & (features > 0)
         if spec.start:
-            # Where texts begin must stay what it is.
+            # The token that begins a text is never hidden or drawn.
             chosen &= features != spec.start
             other = tf.where(other == spec.start, features, other)
         shown = tf.where(kind < _HIDDEN, spec.vocabulary, features)
