@@ -189,10 +189,10 @@ def test_a_patch_changes_what_its_mask_names(tpu: Client, machines: FakeMachines
 def test_stopping_ends_the_host_and_starting_brings_it_back_at_its_port(
     tpu: Client, machines: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Machines of other tests, which really run, take ports meanwhile.
-    monkeypatch.setattr(hosts, "_free", lambda port: True)
     tpu.post(f"{ALPHA}/nodes", VM, nodeId="t")
     port = tpu.get(f"{ALPHA}/nodes/t")["networkEndpoints"][0]["port"]
+    # Machines of other tests, which really run, may take it from here on.
+    monkeypatch.setattr(hosts, "_free", lambda port: True)
     tpu.post(f"{ALPHA}/nodes/t:stop")
     stopped = tpu.get(f"{ALPHA}/nodes/t")
     assert stopped["state"] == "STOPPED"
