@@ -1,0 +1,110 @@
+"""LoRA and KerasHub's presets: `fit` takes such models as Keras makes them.
+
+KerasHub needs another TensorFlow than the locked one, so its test is left out here. It runs in an
+environment of its own, with PYTHONPATH=core:training, after
+`pip install keras-hub google-auth pyyaml requests pytest pytest-xdist hypothesis`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tpu_training
+from tests.unit.training.test_own_step import on
+from tpu_training import Callback, LoopReport
+
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.skipif(
+        not hasattr(pytest.importorskip("keras"), "StatelessScope"), reason="LoRA needs Keras 3"
+    ),
+]
+
+RANDOM = np.random.default_rng(6)
+TABLE = RANDOM.normal(size=(48, 8)).astype(np.float32)
+CLASSES = TABLE[:, :3].argmax(axis=1)
+SIZES: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.02, "epochs": 2}
+
+
+class Stop(Callback):
+    """Ends the training after its first loop."""
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        self.control.stop()
+
+
+def named(result: tpu_training.Result) -> dict[str, Any]:
+    return {each.name: each.numpy() for each in result.model.variables}
+
+
+def test_lora_trains_its_adapters_from_other_weights_and_resumes_bit_for_bit(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    def create_model(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        body = keras.layers.Dense(16, activation="relu", name="body")
+        model = keras.Sequential([keras.Input((8,)), body, keras.layers.Dense(3, name="top")])
+        if adapts:
+            body.enable_lora(2)
+        return model
+
+    given = {"model": create_model, "data": (TABLE, CLASSES), **SIZES}
+    adapts = False
+    base = on(one_device, model_dir=f"{tmp_path}/base", **given)
+    adapts, given["init_from"] = True, base.model_dir
+    whole = on(one_device, model_dir=f"{tmp_path}/whole", **given)
+    on(one_device, model_dir=f"{tmp_path}/halves", callbacks=[Stop()], **given)
+    second = on(one_device, model_dir=f"{tmp_path}/halves", **given)
+    before, after = named(base), named(whole)
+    kernel = next(name for name in before if name.endswith("body/kernel:0"))
+    (moved,) = (after[name] for name in after if name.endswith("body/kernel:0"))
+    np.testing.assert_array_equal(moved, before[kernel])
+    assert next(after[name] for name in after if "lora_kernel_b" in name).any()
+    for mine, other in zip(named(second).values(), after.values(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_a_preset_of_kerashub_answers_as_it_does_and_learns(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    hub = pytest.importorskip("keras_hub")
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 32}
+    made = hub.models.BertBackbone(vocabulary_size=64, max_sequence_length=16, **sizes)
+    made.save_to_preset(str(tmp_path / "preset"))
+
+    def create_model(params: Any, spec: Any, seed: int) -> Any:
+        model = hub.models.BertTextClassifier.from_preset(
+            str(tmp_path / "preset"), num_classes=2, preprocessor=None
+        )
+        model.backbone.enable_lora(4)
+        return model
+
+    ids = RANDOM.integers(1, 64, (48, 16)).astype(np.int32)
+    mask = np.ones_like(ids)
+    texts = {"token_ids": ids, "padding_mask": mask, "segment_ids": np.zeros_like(ids)}
+    result = on(
+        one_device,
+        model=create_model,
+        data=(texts, (ids[:, 0] > 32).astype(np.int64)),
+        model_dir=str(tmp_path / "results"),
+        **SIZES,
+    )
+    said = result.predict(texts)["probabilities"]
+    logits = result.model.keras()(texts, training=False).numpy()
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(said, shares, atol=1e-5)
+    # With the weights of the preset under the adapters, which start as nothing.
+    fresh = create_model(None, None, 0).backbone(texts)["pooled_output"].numpy()
+    np.testing.assert_allclose(fresh, made(texts)["pooled_output"].numpy(), atol=1e-5)
+    kept = {each.path: each.numpy() for each in made.variables if "query/kernel" in each.path}
+    left = [each for each in result.model.variables if each.name.endswith("query/kernel:0")]
+    for mine, other in zip(left, kept.values(), strict=True):
+        np.testing.assert_array_equal(mine.numpy(), other)
