@@ -99,6 +99,28 @@ def test_a_contrastive_loss_over_8_replicas_is_that_of_the_whole_batch(
     assert not np.allclose(one.history[0]["loss"], one.history[-1]["loss"], rtol=1e-6)
 
 
+def test_numbers_without_a_gradient_are_gathered_next_to_others(
+    cluster: Cluster, one_device: Cluster, tmp_path: Path
+) -> None:
+    def step(model: Any, batch: Any, context: Any) -> Any:
+        import tensorflow as tf
+
+        left, classes = batch[0] @ model.encoder, batch[1]
+        every = context.gather({"left": left, "classes": classes, "yes": classes > 0})
+        same = (classes[:, None] == every["classes"]) & every["yes"]
+        scores = left @ tf.transpose(every["left"])
+        return tf.reduce_mean((scores - tf.cast(same, tf.float32)) ** 2, axis=1), {}
+
+    task = Task("pairs", step=step, any_targets=True)
+    given = {"model": dense("encoder"), "data": (ROWS, CLASSES), "task": task, "optimizer": "sgd"}
+    eight, one = (
+        on(devices, model_dir=f"{tmp_path}/{devices.replicas}", epochs=1, **given)
+        for devices in (cluster, one_device)
+    )
+    for mine, theirs in zip(eight.history, one.history, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+
+
 def test_the_pages_contrastive_example_learns(
     one_device: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,8 +55,14 @@ class StepContext:
         def sum_up(*parts: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
             return list(self.sum_all(parts)), lambda *upstream: list(self.sum_all(upstream))
 
-        found = sum_up(*tf.nest.flatten(values))
-        return tf.nest.pack_sequence_as(values, tf.nest.flatten(found))
+        flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(values)]
+        floats = [at for at, each in enumerate(flat) if each.dtype.is_floating]
+        # Whole numbers have no gradient; each is summed alone, as a strategy wants it.
+        summed = {at: self.sum_all([each])[0] for at, each in enumerate(flat) if at not in floats}
+        if floats:
+            found = tf.nest.flatten(sum_up(*(flat[at] for at in floats)))
+            summed |= dict(zip(floats, found, strict=True))
+        return tf.nest.pack_sequence_as(values, [summed[at] for at in range(len(flat))])
 
     def gather(self, values: Any) -> Any:
         """Return each tensor (examples, …) of a tree as that of all replicas, in their order.
