@@ -44,16 +44,16 @@ class TrainLoop:
         """Compile the step; its first batch is that of `first_step`.
 
         Raises:
-            InputError: This TensorFlow can't lower a sum over replicas.
+            InputError: This TensorFlow, or the model, can't sum over JAX's devices.
             LoweringError: With everything in the step that XLA does not take.
         """
-        if cluster.replicas > 1 and not lowering.can_reduce():
-            raise InputError(
-                f"--backend=jax: TensorFlow {tf.__version__} can't lower a sum over "
-                f"{cluster.replicas} devices; install 2.13 or later"
-            )
         if cluster.replicas > 1:
             _refuse_synchronized(state.model)
+            if not lowering.can_reduce():
+                raise InputError(
+                    f"--backend=jax: TensorFlow {tf.__version__} can't lower a sum over "
+                    f"{cluster.replicas} devices; install 2.13 or later"
+                )
         sums = create_step_sums(state)
 
         def step(number: tf.Tensor, *batch: Any) -> None:
@@ -128,6 +128,7 @@ def create_evaluation_loop(
 
 
 def _refuse_synchronized(model: tf.Module) -> None:
+    """Raise InputError for layers of Keras that sum over the devices by themselves."""
     layers = model.keras()._flatten_layers() if isinstance(model, KerasModule) else ()
     if names := [each.name for each in layers if getattr(each, "synchronized", False)]:
         raise InputError(
@@ -137,11 +138,7 @@ def _refuse_synchronized(model: tf.Module) -> None:
 
 
 def _refuse_sums(written: Sequence[tf.Variable]) -> None:
-    """Refuse variables that a strategy would add up: each device would keep its own.
-
-    Raises:
-        InputError: Of a variable that the step writes.
-    """
+    """Raise InputError for variables that a strategy would add up: each device keeps its own."""
     kinds = (tf.VariableAggregation.SUM, tf.VariableAggregation.MEAN)
     if names := [each.name for each in written if each.aggregation in kinds]:
         raise InputError(
