@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
     from tpu_training.cluster.jax_devices import JaxCluster
 
-pytest.importorskip("jax")
+pytest.importorskip("jax", minversion="0.6.2")
 pytestmark = pytest.mark.training
 
 RANDOM = np.random.default_rng(4)
@@ -287,6 +287,7 @@ def compile_for_tpus(*topologies: str) -> None:
 
 def test_googles_compiler_takes_what_jax_gets() -> None:
     """In a process of its own: libtpu has it and its children ignore SIGHUP."""
+    pytest.importorskip("libtpu")
     code = "import sys; from tests.unit.training.test_jax import *; compile_for_tpus(*sys.argv[1:])"
     own = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     done = subprocess.run(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.training
 
+KERAS = pytest.mark.skipif(
+    not hasattr(pytest.importorskip("keras"), "StatelessScope"), reason="own models need Keras 3"
+)
 RANDOM = np.random.default_rng(8)
 ROWS = RANDOM.normal(size=(48, 4)).astype(np.float32)
 CLASSES = (ROWS.sum(axis=1) > 0).astype(np.int64)
@@ -251,6 +254,7 @@ def test_an_infinite_value_is_gathered_without_spoiling_other_rows() -> None:
     assert context.gather({"yes": tf.constant([True])})["yes"].numpy().tolist() == [False, True]
 
 
+@KERAS
 def test_two_examples_that_are_mixed_have_no_weights(one_device: Cluster, tmp_path: Path) -> None:
     images = RANDOM.integers(0, 255, (16, 4, 4, 1)).astype(np.float32)
 

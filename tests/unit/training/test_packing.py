@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tpu_training
-from tests.unit.training.test_own_step import dense, on
+from tests.unit.training.test_own_step import KERAS, dense, on
 from tpu_training.__main__ import main
 from tpu_training.data.data_set import open_data
 from tpu_training.data.pipeline import training_rows
@@ -26,6 +26,8 @@ from tpu_training.tasks.built_in import TASKS, cross_entropy
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+# Which reads CSV.
+pytest.importorskip("datasets")
 pytestmark = pytest.mark.training
 
 RANDOM = np.random.default_rng(12)
@@ -241,6 +243,7 @@ def test_what_are_no_texts_is_not_packed(
     assert not output.exists()
 
 
+@KERAS
 def test_a_penalty_is_shown_once_whatever_the_number_of_optimizers(
     one_device: Cluster, tmp_path: Path
 ) -> None:

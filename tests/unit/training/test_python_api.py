@@ -92,8 +92,7 @@ def test_the_page_classifies_image_files(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from PIL import Image
-
+    pictures = pytest.importorskip("PIL.Image")
     images = RANDOM.integers(0, 256, (4, 28, 28, 1), dtype=np.uint8)
     result = fit(
         "mnist_cnn",
@@ -103,7 +102,7 @@ def test_the_page_classifies_image_files(
     )
     files = [str(tmp_path / f"{number}.png") for number in range(4)]
     for file, image in zip(files, images[..., 0], strict=True):
-        Image.fromarray(image).save(file)
+        pictures.fromarray(image).save(file)
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["classify.py", str(tmp_path / "results"), *files])
     exec(compile(pages.programs("models")["classify.py"], "classify.py", "exec"), {})

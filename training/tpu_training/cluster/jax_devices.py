@@ -132,6 +132,8 @@ def connect_jax(local_devices: int) -> JaxCluster:
             f"--backend=jax: JAX can't be loaded ({error}); install tpu-stack-training[jax], "
             "and on a TPU jax[tpu]"
         ) from error
+    if not hasattr(jax, "shard_map"):
+        raise InputError(f"--backend=jax: JAX is {jax.__version__}; install 0.6.2 or later")
     # Steps and counts are int64.
     jax.config.update("jax_enable_x64", True)
     if local_devices:

@@ -61,7 +61,8 @@ class StepContext:
         summed = {at: self.sum_all([each])[0] for at, each in enumerate(flat) if at not in floats}
         if floats:
             found = tf.nest.flatten(sum_up(*(flat[at] for at in floats)))
-            summed |= dict(zip(floats, found, strict=True))
+            # TensorFlow 2.12 can't compile zip with strict.
+            summed |= {at: found[number] for number, at in enumerate(floats)}
         return tf.nest.pack_sequence_as(values, [summed[at] for at in range(len(flat))])
 
     def gather(self, values: Any) -> Any:
