@@ -1,8 +1,8 @@
 """A release goes to a package index that trusts its workflow, and is installed from there.
 
-The index is one of the test's own, on this machine, with the answers that PyPI's pages about trusted
-publishers and its upload API document. The client is uv: the action of the workflow needs GitHub.
-Nothing here signs attestations.
+The index is one of the test's own, on this machine, with the answers that PyPI's pages about
+trusted publishers and its upload API document. The client is uv: the action of the workflow needs
+GitHub. Nothing here signs attestations.
 """
 
 from __future__ import annotations

@@ -14,18 +14,13 @@ import numpy as np
 import pytest
 
 import tpu_training
-from tests.unit.training.test_own_step import on
+from tests.unit.training.test_own_step import KERAS, on
 from tpu_training import Callback, LoopReport
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
-pytestmark = [
-    pytest.mark.training,
-    pytest.mark.skipif(
-        not hasattr(pytest.importorskip("keras"), "StatelessScope"), reason="LoRA needs Keras 3"
-    ),
-]
+pytestmark = pytest.mark.training
 
 RANDOM = np.random.default_rng(6)
 TABLE = RANDOM.normal(size=(48, 8)).astype(np.float32)
@@ -44,6 +39,7 @@ def named(result: tpu_training.Result) -> dict[str, Any]:
     return {each.name: each.numpy() for each in result.model.variables}
 
 
+@KERAS
 def test_lora_trains_its_adapters_from_other_weights_and_resumes_bit_for_bit(
     one_device: Cluster, tmp_path: Path
 ) -> None:
@@ -72,6 +68,7 @@ def test_lora_trains_its_adapters_from_other_weights_and_resumes_bit_for_bit(
         np.testing.assert_array_equal(mine, other)
 
 
+@KERAS
 def test_a_preset_of_kerashub_answers_as_it_does_and_learns(
     one_device: Cluster, tmp_path: Path
 ) -> None:
