@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from tpu_core.records import replace_file
 from tpustack import console, errors
 from tpustack.engine import named
 
@@ -179,11 +180,14 @@ def _remember(name: str, entry: str) -> None:
     home = Path.home() / ".ssh"
     (home / _FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
     (home / _FOLDER / name).write_text(entry, encoding="utf-8")
-    config, include = home / "config", f"Include {_FOLDER}/*\n"
+    # Often a link into a repository of such files.
+    config, include = (home / "config").resolve(), f"Include {_FOLDER}/*\n"
     text = config.read_text(encoding="utf-8") if config.exists() else ""
     if include not in text:
+        mode = config.stat().st_mode if config.exists() else 0o600
         # First, since after a `Host` it would be part of it.
-        config.write_text(include + text, encoding="utf-8")
+        replace_file(config, (include + text).encode())
+        config.chmod(mode)
 
 
 def _ask(words: list[str]) -> str:

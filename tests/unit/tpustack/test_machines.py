@@ -327,11 +327,14 @@ def test_vs_code_opens_the_machine_that_ssh_then_knows_by_name(
     (tmp_path / "bin" / "code").chmod(0o755)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
-    config = tmp_path / ".ssh" / "config"
-    config.write_text("Host mine\n", encoding="utf-8")
+    kept, config = tmp_path / "dotfiles", tmp_path / ".ssh" / "config"
+    kept.write_text("Host mine\n", encoding="utf-8")
+    kept.chmod(0o640)
+    config.symlink_to(kept)
     for _ in range(2):
         assert run("code", "--stack", "dev").code == 7
         assert told() == ["--remote", f"ssh-remote+{prefix()}-vm"]
-    assert config.read_text(encoding="utf-8") == "Include tpu-stack/*\nHost mine\n"
+    assert kept.read_text(encoding="utf-8") == "Include tpu-stack/*\nHost mine\n"
+    assert (config.is_symlink(), kept.stat().st_mode & 0o777) == (True, 0o640)
     entry = (tmp_path / ".ssh" / "tpu-stack" / f"{prefix()}-vm").read_text(encoding="utf-8")
     assert entry.startswith(f"Host {prefix()}-vm\nHostName compute.1\n")
