@@ -135,6 +135,17 @@ def test_a_training_that_ended_resumes_bit_for_bit(train: Train, tmp_path: Path)
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("order", [("tensorflow", "jax"), ("jax", "tensorflow")])
+def test_a_training_resumes_on_the_other_backend(train: Train, order: tuple[str, str]) -> None:
+    whole = train(backend=order[0])
+    place = {"model_dir": f"{whole.model_dir}-halves"}
+    first = train(backend=order[0], callbacks=[Stop()], **place)
+    second = train(backend=order[1], **place)
+    rows = [*first.history, *second.history]
+    for mine, other in zip(rows, whole.history, strict=True):
+        assert mine == pytest.approx(other, rel=1e-4)
+
+
 def test_a_step_of_ones_own_sees_the_examples_of_all_devices(train: Train) -> None:
     views = {"left": ROWS, "right": ROWS + np.float32(0.1) * ROWS[:, ::-1]}
     task = Task("contrast", step=contrast, any_targets=True)
