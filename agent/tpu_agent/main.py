@@ -602,7 +602,7 @@ def watch_peers(
         machine: this host.
         folder: of the attempts.
         number: the host's.
-        tpus: is told that no attempt may begin here any more.
+        tpus: learns that no attempt may begin here any more.
         sleep: lets the seconds between two looks pass.
     """
     store, name = Bucket(machine.place().bucket, machine.client.send), machine.entry("name")

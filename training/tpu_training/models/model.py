@@ -92,14 +92,8 @@ def checked_losses(losses: Losses, original: Losses) -> Losses:
     """Return `losses`, made from the user's function `original`, with a check of what it gives."""
 
     def checked(logits: tf.Tensor, labels: tf.Tensor, params: Any) -> tf.Tensor:
-        each = losses(logits, labels, params)
-        expected = tf.TensorSpec((tf.nest.flatten(labels)[0].shape[0],), tf.float32)
-        if not _fits(each, expected):
-            raise InputError(
-                f"{line_of(original)}: losses returned {_described(each)}, expected the loss of "
-                f"each example, {_described(expected)}"
-            )
-        return each
+        where, each = f"{line_of(original)}: losses", losses(logits, labels, params)
+        return _one_for_each(each, labels, where, "the loss of each example")
 
     return checked
 
@@ -108,16 +102,20 @@ def checked_shares(shares: Callable[[Any], Any], original: Any) -> Callable[[Any
     """Return `shares`, made from the user's function `original`, with a check of what it gives."""
 
     def checked(targets: Any) -> tf.Tensor:
-        each = shares(targets)
-        expected = tf.TensorSpec((tf.nest.flatten(targets)[0].shape[0],), tf.float32)
-        if not _fits(each, expected):
-            raise InputError(
-                f"{line_of(original)}: shares returned {_described(each)}, expected how much each "
-                f"example counts, {_described(expected)}"
-            )
-        return each
+        where = f"{line_of(original)}: shares"
+        return _one_for_each(shares(targets), targets, where, "how much each example counts")
 
     return checked
+
+
+def _one_for_each(found: Any, targets: Any, where: str, what: str) -> tf.Tensor:
+    """Return `found` if it has a float32 for each example. Raises InputError."""
+    expected = tf.TensorSpec((tf.nest.flatten(targets)[0].shape[0],), tf.float32)
+    if not _fits(found, expected):
+        raise InputError(
+            f"{where} returned {_described(found)}, expected {what}, {_described(expected)}"
+        )
+    return found
 
 
 def checked_step(step: Step, original: Step, parts: Collection[str]) -> Step:
