@@ -92,10 +92,8 @@ def repeated_rows(
     data: data_set.DataSet, params: Params, hosts: int, host: int, split: str
 ) -> tf.data.Dataset:
     """Return `evaluation_rows` again and again; it fails where the files have other numbers."""
-    rows, steps = (
-        evaluation_rows(data, params, hosts, host, split),
-        evaluation_steps(data, params, split),
-    )
+    rows = evaluation_rows(data, params, hosts, host, split)
+    steps = evaluation_steps(data, params, split)
     return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
 
 

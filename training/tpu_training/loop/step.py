@@ -183,8 +183,8 @@ def _create_part(
             whole, counted = params.global_batch_size, tf.constant(part_size, tf.float32)
             if state.task.shares:
                 # The step divides by their sum over the batch once it knows it.
-                shares = state.task.shares(targets)
-                whole, counted, weights = 1, tf.reduce_sum(shares), weights * shares
+                counts_of = state.task.shares(targets)
+                whole, counted, weights = 1, tf.reduce_sum(counts_of), weights * counts_of
             means = {name: tf.reduce_sum(v * weights) / whole for name, v in losses.items()}
             shown = tf.add_n([*means.values()])
             for penalty in context.penalties:
