@@ -86,6 +86,38 @@ def test_a_row_of_only_padding_stays_finite() -> None:
     assert bool(tf.reduce_all(tf.math.is_finite(logits)))
 
 
+@pytest.mark.parametrize("remat", ["none", "blocks"])
+@pytest.mark.parametrize(("start", "causal"), [(0, False), (1, True)])
+def test_a_long_text_attends_in_blocks_as_it_does_at_once(
+    start: int, causal: bool, remat: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    from tpu_training.models import layers
+    from tpu_training.models.step_context import step_context
+
+    spec = DataSpec("text", (29,), "int32", 2, 40, outputs=(29, 40), causal=causal, start=start)
+    model = create("bert", spec, dropout=0.0, remat=remat)
+    ids = tf.random.stateless_uniform((2, 29), (1, 2), minval=1, maxval=6, dtype=tf.int32)
+    ids *= tf.cast(tf.range(29) < [[29], [20]], tf.int32)
+
+    def answer() -> tuple[tf.Tensor, list[tf.Tensor]]:
+        seed = tf.constant([3, 4])
+        with step_context(seed, frozenset(), lambda values: values), tf.GradientTape() as tape:
+            logits = model(ids, training=True) * tf.cast(ids > 0, tf.float32)[..., None]
+            loss = tf.reduce_mean(tf.square(logits))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return logits, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    at_once, gradients = tf.function(answer, autograph=False)()
+    # Blocks of 6, the last of which is only half full.
+    monkeypatch.setattr(layers, "_LONG", 12)
+    in_blocks, same = tf.function(answer, autograph=False)()
+    tf.debugging.assert_near(in_blocks, at_once, atol=1e-5, rtol=1e-4)
+    for gradient, other in zip(gradients, same, strict=True):
+        tf.debugging.assert_near(other, gradient, atol=1e-6, rtol=1e-4)
+
+
 def test_the_arithmetic_is_done_in_the_precision_and_the_logits_are_float32() -> None:
     import tensorflow as tf
 

@@ -460,10 +460,10 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     counter, limit = (_element(condition, operand) for operand in condition.root.operands[:2])
     end = _constant(condition, condition.root.operands[1])
     if end is None and limit is not None:
-        end = _initial(computation, loop, limit)
+        end = _initial(module, computation, loop, limit)
     if counter is None or end is None:
         return None
-    begin, step = _initial(computation, loop, counter), _step(body, counter)
+    begin, step = _initial(module, computation, loop, counter), _step(body, counter)
     return None if begin is None or not step else max(0, -(-(end - begin) // step))
 
 
@@ -479,12 +479,26 @@ def _element(computation: Computation, operand: Operand) -> int | None:
     return None
 
 
-def _initial(computation: Computation, loop: Instruction, element: int) -> int | None:
-    """Return the constant with which an element of a loop's state starts."""
+def _initial(
+    module: Module, computation: Computation, loop: Instruction, element: int
+) -> int | None:
+    """Return the number with which an element of a loop's state starts, or None.
+
+    It is a constant, or the counter with which another loop ended: a gradient's loop takes as many
+    turns as the loop it is of.
+    """
     state = _source(computation, loop.operands[0])
     if state is None or state.opcode != "tuple" or element >= len(state.operands):
         return None
-    return _constant(computation, state.operands[element])
+    start = _origin(computation, state.operands[element])
+    other = computation.instructions.get(start.name)
+    if other is None or other.opcode != "while" or start.index is None:
+        return _constant(computation, start)
+    first = _initial(module, computation, other, start.index)
+    turns = trip_count(module, computation, other)
+    body = next(iter(module.called(other, "body")), None)
+    step = _step(body, start.index) if body else None
+    return None if first is None or turns is None or step is None else first + turns * step
 
 
 def _step(body: Computation, element: int) -> int | None:
@@ -507,10 +521,16 @@ def _constant(computation: Computation, operand: Operand) -> int | None:
 
 def _source(computation: Computation, operand: Operand) -> Instruction | None:
     """Return the instruction that makes an operand's value, behind copies of it."""
+    return computation.instructions.get(_origin(computation, operand).name)
+
+
+def _origin(computation: Computation, operand: Operand) -> Operand:
+    """Return the operand of the first copy of an operand's value."""
     instruction = computation.instructions.get(operand.name)
     while instruction is not None and instruction.opcode in ("copy", "bitcast", "convert"):
-        instruction = computation.instructions.get(instruction.operands[0].name)
-    return instruction
+        operand = instruction.operands[0]
+        instruction = computation.instructions.get(operand.name)
+    return operand
 
 
 # --- Operations of matrix multiplications and convolutions are counted from their shapes, as XLA's

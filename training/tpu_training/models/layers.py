@@ -7,6 +7,8 @@ Keras 3 model is adapted as a whole; see keras.py.
 Weights are float32; arithmetic uses the type of the input.
 """
 
+from functools import partial
+
 import tensorflow as tf
 
 from tpu_training.models.step_context import all_replicas, is_frozen, next_seed, record_statistic
@@ -163,6 +165,11 @@ class Embedding(tf.Module):  # type: ignore[misc]
         return tf.gather(self.table, ids)
 
 
+# A longer sequence's queries attend in blocks of at most half as many: the scores of 8,192 tokens
+# would take 256 MiB for each head, example and layer.
+_LONG = 1024
+
+
 class SelfAttention(tf.Module):  # type: ignore[misc]
     """Multi-head attention of a sequence to itself (Vaswani et al., arXiv:1706.03762)."""
 
@@ -174,23 +181,64 @@ class SelfAttention(tf.Module):  # type: ignore[misc]
         self.project = Dense(size, 3 * size, seed)
         self.combine = Dense(size, size, seed + 1)
 
-    def __call__(self, x: tf.Tensor, seen: tf.Tensor, causal: bool = False) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, texts: tf.Tensor, causal: bool = False) -> tf.Tensor:
         """Map (batch, length, size).
 
-        `seen`, bool (batch, 1 or length, length), has the places to which each one may attend; with
-        `causal` these are itself and those before it.
+        `texts`, int32 (batch, length), has the number of each place's text: a place attends to
+        those of the same number, with `causal` to itself and those before it. Padding has 0.
         """
         length, width = x.shape[1], self._size // self._heads
         mixed = tf.reshape(self.project(x), (-1, length, 3, self._heads, width))
         query, key, value = tf.unstack(tf.transpose(mixed, (2, 0, 3, 1, 4)))
-        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * width**-0.5
-        scores += tf.where(seen, 0.0, _MASKED)[:, None]
-        if causal:
-            places = tf.range(length)
-            scores += tf.where(places[:, None] >= places, 0.0, _MASKED)
-        weights = tf.cast(tf.nn.softmax(scores), x.dtype)
-        heads = tf.transpose(tf.matmul(weights, value), (0, 2, 1, 3))
+        heads = _attend_in_blocks(query, key, value, texts, causal)
+        heads = tf.transpose(heads, (0, 2, 1, 3))
         return self.combine(tf.reshape(heads, (-1, length, self._size)))
+
+
+def _attend_in_blocks(
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, texts: tf.Tensor, causal: bool
+) -> tf.Tensor:
+    """Map three of (batch, heads, length, width) to one.
+
+    In blocks, a backward pass computes each block's scores again: no two blocks' are kept at once.
+    """
+    length, width = query.shape[2:]
+    places = tf.range(length)
+
+    def attend(
+        own: tf.Tensor, at: tf.Tensor, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor
+    ) -> tf.Tensor:
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * width**-0.5
+        seen = own[:, :, None] == texts[:, None, :]
+        if causal:
+            seen &= at[:, None] >= places
+        weights = tf.nn.softmax(scores + tf.where(seen, 0.0, _MASKED)[:, None])
+        return tf.matmul(tf.cast(weights, value.dtype), value)
+
+    if length <= _LONG:
+        return attend(texts, places, query, key, value)
+    count = -(-2 * length // _LONG)
+    size = -(-length // count)
+
+    def blocks(x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Pad `axis` to whole blocks, and put their number first."""
+        shape = [-1 if size is None else size for size in x.shape]
+        pads = [(0, count * size - length if each == axis else 0) for each in range(len(shape))]
+        x = tf.reshape(tf.pad(x, pads), (*shape[:axis], count, size, *shape[axis + 1 :]))
+        return tf.transpose(x, (axis, *(each for each in range(len(shape) + 1) if each != axis)))
+
+    def attend_from(block: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        own, at, query = block
+        # It takes numbers with gradients alone.
+        return tf.recompute_grad(partial(attend, own, at))(query, key, value)
+
+    heads = tf.map_fn(
+        attend_from,
+        (blocks(texts, 1), blocks(places, 0), blocks(query, 2)),
+        fn_output_signature=tf.TensorSpec((*query.shape[:2], size, width), query.dtype),
+    )
+    heads = tf.transpose(heads, (1, 2, 0, 3, 4))
+    return tf.reshape(heads, (-1, query.shape[1], count * size, width))[:, :, :length]
 
 
 def dropout(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:

@@ -103,20 +103,16 @@ class Bert(tf.Module):  # type: ignore[misc]
 
     def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Map int32 token ids (batch, length), 0 for padding, to float32 numbers."""
-        present = ids > 0
-        seen = present[:, None, :]
-        positions = self.positions.table
+        present = tf.cast(ids > 0, tf.int32)
+        texts, positions = present, self.positions.table
         if self._start:
-            text = tf.cumsum(tf.cast(ids == self._start, tf.int32), axis=1)
-            same = text[:, :, None] == text[:, None, :]
-            seen &= same
-            # How many tokens of the same text come before.
-            before = tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0)
-            positions = self.positions(tf.reduce_sum(before, axis=2) - 1)
+            first = ids == self._start
+            texts *= 1 + tf.cumsum(tf.cast(first, tf.int32), axis=1)
+            positions = self.positions(_places_in_text(first))
         x = self.norm(self.tokens(ids) + positions)
         x = layers.dropout(tf.cast(x, self._dtype), self._dropout, training)
         for layer in self.layers:
-            encode = partial(layer, seen=seen, training=training, causal=self._causal)
+            encode = partial(layer, texts=texts, training=training, causal=self._causal)
             x = rematerialised(encode, self._remat, training)(x)
         if self._per_token:
             return tf.cast(self.head(x), tf.float32)
@@ -124,6 +120,18 @@ class Bert(tf.Module):  # type: ignore[misc]
         total = tf.reduce_sum(tf.cast(x, tf.float32) * weights, axis=1)
         mean = total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
         return self.head(mean)
+
+
+def _places_in_text(first: tf.Tensor) -> tf.Tensor:
+    """Return each token's place in its text, int32; `first`, bool (batch, length), begin one."""
+    places = tf.range(first.shape[1])
+    begin = tf.where(first, places, 0)
+    distance = 1
+    # The greatest place of a beginning so far, by doubling the distance it is looked for.
+    while distance < first.shape[1]:
+        begin = tf.maximum(begin, tf.pad(begin[:, :-distance], ((0, 0), (distance, 0))))
+        distance *= 2
+    return places - begin
 
 
 class EncoderLayer(tf.Module):  # type: ignore[misc]
@@ -140,10 +148,10 @@ class EncoderLayer(tf.Module):  # type: ignore[misc]
         self.feed_forward_norm = layers.LayerNorm(size)
 
     def __call__(
-        self, x: tf.Tensor, seen: tf.Tensor, training: bool, causal: bool = False
+        self, x: tf.Tensor, texts: tf.Tensor, training: bool, causal: bool = False
     ) -> tf.Tensor:
-        """Map (batch, length, size); see SelfAttention for `seen`."""
-        attended = self.attention(x, seen, causal)
+        """Map (batch, length, size); see SelfAttention for `texts`."""
+        attended = self.attention(x, texts, causal)
         x = self.attention_norm(x + layers.dropout(attended, self._dropout, training))
         wide = tf.nn.gelu(self.widen(x), approximate=True)
         narrow = layers.dropout(self.narrow(wide), self._dropout, training)

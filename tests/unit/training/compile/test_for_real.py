@@ -73,6 +73,17 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
     assert kept.train.needed_bytes == memory["needed_bytes"]
 
 
+@pytest.mark.slow
+def test_a_context_of_8192_tokens_fits_a_v3_core(capsys: pytest.CaptureFixture[str]) -> None:
+    # The smallest GPT-2's size and vocabulary; the scores of one layer would take 1.5 GiB.
+    job = ("--model=bert", "--task=causal_lm", "--shape=8193", "--vocabulary=50257")
+    size = ("--layers=12", "--hidden_size=768", "--heads=12", "--precision=bfloat16")
+    more = ("--classes=1", "--global_batch_size=8", "--tpu=v3-8", "--quick", "--json")
+    code, out, _ = compile_(capsys, *job, *size, *more)
+    (answer,) = json.loads(out)["answers"]
+    assert (code, answer["train"]["needed_bytes"] < 7 << 30) == (0, True)
+
+
 def test_unsupported_operations_are_named_with_the_users_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -130,6 +130,21 @@ def test_a_loop_counts_from_its_start_to_its_limit_by_its_step(
     assert trip_count(module, module.entry, module.entry.root) == count
 
 
+def test_the_loop_of_a_gradient_runs_as_often_as_the_loop_it_is_of(
+    parsed: Callable[..., Module],
+) -> None:
+    # It counts up to the other one's last count: 1, 3, 5, 7, 9 and 11.
+    entry = LOOP.replace("ROOT ", "") + (
+        "\n  %zero = s32[] constant(0)"
+        "\n  %last = s32[] copy(%loop#0)"
+        "\n  %state.2 = (s32[], s32[]) tuple(%zero, %last)"
+        "\n  ROOT %back = (s32[], s32[]) while(%state.2), condition=%condition, body=%body"
+    )
+    body = BODY.format(step="add(%q#0, %two)")
+    module = parsed(entry, CONDITION.format(limit="%p#1") + body)
+    assert trip_count(module, module.entry, module.entry.root) == 6
+
+
 def test_a_loop_body_counts_as_often_as_it_runs(module: Module) -> None:
     flops = {
         instruction.name: (flops_of(module, computation, instruction), times)
