@@ -109,6 +109,12 @@ def test_a_model_of_another_task_is_refused_with_both_tasks(
             "2 steps may be too few to learn from; raise --epochs (to 213 for 200 steps) or lower "
             "--global_batch_size (to 2)",
         ),
+        (
+            600000,
+            {"epochs": 0.001},
+            "2 steps may be too few to learn from; raise --epochs (to 0.0853 for 200 steps) or "
+            "lower --global_batch_size (to 2)",
+        ),
         (240, {"epochs": 100}, ""),
         (60000, {}, ""),
     ],

@@ -121,6 +121,16 @@ def test_an_evaluation_between_loops_is_not_idle(tmp_path: Path) -> None:
     assert trainer.times.seconds["idle"] == 0.5
 
 
+def test_an_evaluation_before_the_first_loop_is_not_subtracted_from_it(tmp_path: Path) -> None:
+    """As of a resumed training, whose earlier start ended before it evaluated."""
+    trainer = Trainer(str(tmp_path))
+    with trainer.times.evaluating():
+        trainer.now += 30.0
+    trainer.train(10, 12, 20)
+    assert trainer.entry.seconds["evaluate"] == 30.0
+    assert trainer.entry.seconds["start"] == 1.0
+
+
 def test_garbage_is_named_and_left_where_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
     folder.mkdir()

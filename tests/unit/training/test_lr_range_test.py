@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpu_training.__main__ import main
+from tpu_training.errors import InputError
 from tpu_training.job.job import Job
 from tpu_training.job.lr_range_test import (
     Curve,
@@ -30,6 +31,7 @@ from tpu_training.job.lr_range_test import (
 )
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
+from tpu_training.models.spec import Task
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.training
 
 RATES = exponential_rates(1e-6, 10.0, 141)
+PARTED = dataclasses.replace(
+    load_model("mnist_cnn"), task=Task("gan", step=lambda *_: ({}, {}), optimizers={"a": {}})
+)
 
 
 def textbook_loss(rate: float) -> float:
@@ -148,6 +153,11 @@ def test_where_the_middle_of_the_good_rates_is_not_good_the_best_one_is_suggeste
     assert trials.suggestion == 1.0
 
 
+def test_losses_below_0_are_swept_and_judged_like_others() -> None:
+    verdict = judge(lambda rate: textbook_loss(rate) - 5.0, lambda rate: trial(rate) - 5.0, None)
+    assert verdict.suggestion == pytest.approx(judge(textbook_loss, trial).suggestion, rel=0.2)
+
+
 def test_a_fault_of_model_or_data_is_told_from_a_wrong_rate() -> None:
     verdict = judge(lambda rate: math.nan, trial)
     assert verdict.suggestion is None
@@ -184,7 +194,7 @@ def test_a_missing_region_is_told_with_what_would_show_it() -> None:
     assert "is already good; lower --min-rate" in low.reasons[0]
 
 
-@given(st.lists(st.floats(0.01, 1e6) | st.just(math.nan) | st.just(math.inf), min_size=1))
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf), min_size=1))
 def test_any_losses_give_borders_in_their_order(losses: list[float]) -> None:
     curve = Curve(0.9)
     for rate, loss in zip(RATES, losses, strict=False):
@@ -290,3 +300,27 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
         int(row["step"]): pytest.approx(float(row["loss"])) for row in rows
     }
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"params": Params(global_batch_size=64, gradient_accumulation=3)}, "divisible by --gradi"),
+        ({"model": PARTED}, "--task=gan: has an optimizer for each part, and the test one rate"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_written(
+    cluster: Cluster, bars: Path, tmp_path: Path, changed: dict[str, Any], words: str
+) -> None:
+    from tpu_training.data.data_set import open_data
+    from tpu_training.job.lr_range_test import Sweep, run_lr_range_test
+
+    job = Job(
+        *("lr-range-test", None, None, None, "d", str(tmp_path / "m")),
+        load_model("mnist_cnn"),
+        Params(global_batch_size=64),
+    )
+    job, sweep = dataclasses.replace(job, **changed), Sweep(1e-5, 10.0, 40, 0.7, 20)
+    with pytest.raises(InputError, match=words):
+        run_lr_range_test(cluster, open_data(str(bars)), job, sweep, plot=False)
+    assert not (tmp_path / "m").exists()

@@ -8,7 +8,7 @@ import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -172,6 +172,15 @@ def test_a_range_of_steps_is_profiled_in_whole_loops_and_a_signal_profiles_more(
     capture.close()
     assert [seconds for _, _, seconds in calls] == [2.0, 4.0]
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_steps_that_an_earlier_start_has_done_are_not_profiled_again() -> None:
+    calls: list[Any] = []
+    capture = ProfileCapture("logs", ("a.b:1",), (100, 120), lambda *given: calls.append(given))
+    capture.start(1000)
+    capture.before_loop(1010, report(1010))
+    capture.close()
+    assert not calls
 
 
 def test_a_profile_of_this_process_is_a_file_for_tensorboard(

@@ -62,11 +62,20 @@ def run_lr_range_test(
     cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep, plot: bool
 ) -> Verdict:
     """Sweep on `cluster`, write `<model-dir>/lr_range_test/`, print and return the verdict."""
-    job.params.replica_batch_size(cluster.replicas)
+    job.params.part_batch_size(cluster.replicas)
+    task = task_of(job.model, data.manifest.spec)
+    if task.optimizers:
+        raise InputError(
+            f"--task={task.name}: has an optimizer for each part, and the test one rate; try rates "
+            "in the task's optimizers"
+        )
     model_dir = job.model_dir.rstrip("/")
     # Fail before the sweep if nothing can be written.
     files.make_directory(f"{model_dir}/lr_range_test")
-    points, verdict = _test(cluster, data, job, sweep)
+    # A loss of the user's own may have any values.
+    guesses = task.gives_classes and not job.model.losses
+    guessing = math.log(data.manifest.spec.classes) if guesses else None
+    points, verdict = _test(cluster, data, job, sweep, guessing)
     title = (
         f"Learning-rate range test: {job.model.name} on {data.manifest.name}, "
         f"batch {job.params.global_batch_size}"
@@ -84,17 +93,13 @@ def run_lr_range_test(
 
 
 def _test(
-    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep
+    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep, guessing: float | None
 ) -> tuple[Sequence[Point], Verdict]:
     longest = max(sweep.steps, sweep.trial_steps)
     trainer = RateTrainer(cluster, job.model, job.params, data, longest)
     points = run_sweep(trainer, sweep)
     reading = read(points, sweep.smoothing)
     trials = run_trials(trainer, sweep, reading.lowest, reading.first) if reading.lowest else None
-    # A loss of the user's own may have any values.
-    spec = data.manifest.spec
-    guesses = task_of(job.model, spec).gives_classes and not job.model.losses
-    guessing = math.log(spec.classes) if guesses else None
     return points, conclude(reading, trials, sweep.trial_steps, guessing)
 
 
@@ -421,7 +426,9 @@ class Curve:
         if not math.isfinite(loss):
             return False
         self._best = min(self._best, smoothed)
-        return step < _EARLIEST_STOP or smoothed <= _DIVERGED * self._best
+        # Of the size of the best: a loss may be below 0.
+        risen = smoothed - self._best > (_DIVERGED - 1.0) * abs(self._best)
+        return step < _EARLIEST_STOP or not risen
 
 
 def read(points: Sequence[Point], smoothing: float) -> Reading:

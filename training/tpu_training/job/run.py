@@ -399,7 +399,7 @@ def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:
 
 def _cure(params: Params, examples: int) -> str:
     epochs = params.global_batch_size * _ENOUGH_STEPS / examples
-    cure = f"raise --epochs (to {epochs:.0f} for {_ENOUGH_STEPS} steps)"
+    cure = f"raise --epochs (to {epochs:.3g} for {_ENOUGH_STEPS} steps)"
     # The largest power of two that gives enough steps.
     batch = 1 << max(int(params.epochs * examples / _ENOUGH_STEPS), 1).bit_length() - 1
     if batch < params.global_batch_size:

@@ -86,12 +86,12 @@ class StepTimes(Callback):
         """Write to `summaries` what comes after `beginning`, by the same clock."""
         self._summaries = summaries
         self._clock = beginning.clock
-        self._last, self._evaluated = self._clock(), 0.0
+        self.start(0)
         self.seconds = beginning.seconds | dict.fromkeys(("start", *STEP_PARTS, "evaluate"), 0.0)
 
     def start(self, step: int) -> None:
-        """Start measuring."""
-        self._last = self._clock()
+        """Start measuring; an evaluation may have come before."""
+        self._last, self._evaluated = self._clock(), 0.0
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Add the loop's parts."""

@@ -96,6 +96,8 @@ class ProfileCapture(Callback):
         """Handle SIGUSR1; begin at once if the first loop is requested."""
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGUSR1, self._request)
+        if self._next and step >= self._next[1]:
+            self._next = None  # An earlier start has done them.
         self._begin_if_due(step, 1)
 
     def before_loop(self, step: int, report: LoopReport) -> None:
