@@ -74,7 +74,7 @@ def test_the_trainer_that_drops_part_of_a_step_does_all(examples: int, tmp_path:
     for steps in range(20, 3000, 7):
         [epochs] = [text for text in chaos.trainer_arguments(steps, tmp_path) if "--epochs" in text]
         passed = float(epochs.partition("=")[2]) * examples
-        # As tpu_training.loop.state.total_steps counts them.
+        # As tpu_training.data.manifest.Manifest.steps counts them.
         assert math.floor(passed / chaos.BATCH) == steps
 
 

@@ -15,7 +15,10 @@ import pytest
 
 import tpu_training
 from tests.unit.training import pages
+from tpu_training.data.manifest import Manifest, Split
 from tpu_training.errors import DataError, InputError
+from tpu_training.models.params import Params
+from tpu_training.models.spec import DataSpec
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -90,6 +93,91 @@ def test_float_features_train_without_a_test_split_which_is_told(
     np.testing.assert_array_equal(loaded.predict(TABLE)["classes"], found)
     with pytest.raises(InputError, match=re.escape("features: float32 of the shape (48, 4), exp")):
         loaded.predict(TABLE[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("length", "steps", "examples"),
+    [
+        ({"steps": 5}, 5, 48),
+        ({"limit_batches": 2}, 2, 32),
+        ({"steps": 1, "limit_batches": 9}, 1, 48),
+    ],
+)
+def test_a_training_ends_after_the_steps_that_are_asked_for(
+    fit: Callable[..., tpu_training.Result],
+    length: dict[str, int],
+    steps: int,
+    examples: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data, sizes = (TABLE, CLASSES), {**SIZES, **length}
+    with caplog.at_level("INFO", "tpu_training"):
+        result = fit(linear, data=data, test=data, model_dir=str(tmp_path), **sizes)
+    assert result.metrics["steps"] == steps
+    assert result.metrics["test_examples"] == examples
+    assert f"are {steps} steps" in caplog.text
+    assert "too few to learn from" not in caplog.text
+
+
+def test_tokens_are_those_of_texts_and_said_once(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    for sizes, words in (
+        ({"tokens": 1e9}, "--tokens=1e+09: the dataset data has no texts; use --steps or --epochs"),
+        ({"tokens": 1e9, "steps": 3}, "--tokens=1e+09: --steps=3 says it, too; omit one of the"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), **SIZES, **sizes)
+    texts = DataSpec("text", (32,), "int32", 2, vocabulary=9)
+    manifest = Manifest("reviews", texts, "tokens", {"train": Split(100, ())})
+    params = Params(tokens=10_000, global_batch_size=16)
+    assert manifest.steps(params) == 10_000 // (16 * 32)
+
+
+@KERAS
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("end", ["softmax", "sigmoid", None])
+def test_eager_steps_run_the_models_python_with_the_same_result(
+    fit: Callable[..., tpu_training.Result], end: str | None, parts: int, tmp_path: Path
+) -> None:
+    import keras
+    import tensorflow as tf
+
+    seen: list[Any] = []
+
+    class Shown(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            seen.append(x)
+            return x
+
+    def model() -> Any:
+        inputs = keras.Input((5,))
+        dense = keras.layers.Dense(1 if end == "sigmoid" else 2, activation=end, name="dense")
+        return keras.Model(inputs, dense(Shown()(inputs)))
+
+    def weights(**more: Any) -> tuple[Any, Any]:
+        data, folder = (TABLE, CLASSES), str(tmp_path / str(len(more)))
+        sizes = {**SIZES, "epochs": 1, "gradient_accumulation": parts, **more}
+        result = fit(model, data=data, test=data, model_dir=folder, **sizes)
+        return result.model.keras().get_weights(), result.metrics["test_loss"]
+
+    compiled, loss = weights()
+    assert not [x for x in seen if isinstance(x, tf.Tensor) and hasattr(x, "numpy")]
+    eager, same = weights(eager=True)
+    numbers = [x.numpy() for x in seen if isinstance(x, tf.Tensor) and hasattr(x, "numpy")]
+    assert sum(map(len, numbers)) >= 2 * len(TABLE)
+    assert same == pytest.approx(loss, rel=1e-4)
+    for one, other in zip(eager, compiled, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert not tf.config.functions_run_eagerly()
+
+
+def test_eager_steps_are_refused_where_no_debugger_stops(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="--eager=true: JAX compiles every step; omit it"):
+        fit(linear, data=(TABLE, CLASSES), model_dir=str(tmp_path), eager=True, backend="jax")
 
 
 def test_more_examples_are_evaluated_and_predicted_exactly(

@@ -173,7 +173,7 @@ def test_an_exception_while_tracing_a_step_names_its_line(
         ("epochs: float = 2.0", 'epochs: declare it with base.changed("epochs", 2.0)'),
         (
             "sizes: tuple = base.param((1, 2), 'of layers')",
-            "sizes: its type tuple doesn't fit a command line; expected int, float or str",
+            "sizes: its type tuple doesn't fit a command line; expected bool, int, float, str, one",
         ),
         ("depth: int = base.param('a', 'x')", "depth: its default 'a': expected a whole number"),
         ("depth: int = base.param(9, 'x', 1, 5)", "depth: its default 9: must be at most 5"),

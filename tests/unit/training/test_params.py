@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpu_training.errors import InputError, ParamsError
-from tpu_training.models.params import Params, build_params, describe_params
+from tpu_training.models.params import (
+    Params,
+    build_params,
+    describe_params,
+    field_problems,
+    param,
+)
 
 FIELDS = {field.name: field for field in dataclasses.fields(Params)}
 TYPES = get_type_hints(Params)
@@ -20,6 +26,8 @@ def allowed(draw: st.DrawFn) -> tuple[str, object]:
     name = draw(st.sampled_from(sorted(FIELDS)))
     metadata = FIELDS[name].metadata
     low, high = metadata["low"], metadata["high"]
+    if TYPES[name] is bool:
+        return name, draw(st.booleans())
     if TYPES[name] is str:
         words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
         return name, draw(st.sampled_from(metadata["choices"]) if metadata["choices"] else words)
@@ -36,6 +44,54 @@ def test_a_value_in_range_arrives_from_the_command_line_and_from_a_file(
     from_flag = build_params({}, [(name.replace("_", "-"), str(value))])
     from_file = build_params({name: value}, [])
     assert getattr(from_flag, name) == getattr(from_file, name) == value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own(Params):
+    skip: bool = param(False, "of a layer")
+    limit: int | None = param(None, "of a layer", 1, 9)
+    sizes: tuple[int, ...] = param((1, 2), "of layers", 1, 9)
+    names: tuple[str, ...] = param((), "of layers", choices=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("skip", "true", True),
+        ("limit", "none", None),
+        ("limit", "3", 3),
+        ("sizes", "3,4,5", (3, 4, 5)),
+        ("sizes", "", ()),
+        ("names", "b", ("b",)),
+    ],
+)
+def test_parameters_may_be_bool_none_and_tuples(name: str, text: str, value: object) -> None:
+    assert field_problems(Own) == []
+    listed = list(value) if isinstance(value, tuple) else value
+    for params in (
+        build_params({}, [(name, text)], kind=Own),
+        build_params({name: listed}, [], kind=Own),
+    ):
+        assert getattr(params, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("skip", "1", "--skip=1: expected true or false"),
+        ("limit", "many", "--limit=many: expected a whole number, or none"),
+        ("limit", "10", "--limit=10: must be at most 9"),
+        ("sizes", "3,x", "--sizes=3,x: expected a whole number; several with commas between"),
+        ("sizes", "3,0", "--sizes=3,0: must be at least 1"),
+        ("names", "c", "--names=c: expected one of a, b"),
+    ],
+)
+def test_a_wrong_one_of_them_is_refused_with_what_is_expected(
+    name: str, text: str, words: str
+) -> None:
+    with pytest.raises(ParamsError) as caught:
+        build_params({}, [(name, text)], kind=Own)
+    assert words in str(caught.value)
 
 
 def test_the_command_line_wins_over_the_file() -> None:
@@ -98,4 +154,5 @@ def test_a_batch_is_split_evenly_or_refused_with_sizes_that_would_do(
 
 def test_the_help_describes_every_parameter_with_its_default() -> None:
     text = describe_params()
-    assert all(f"--{name}={field.default}" in text for name, field in FIELDS.items())
+    for name, field in FIELDS.items():
+        assert f"  --{name}={str(field.default).replace('False', 'false')} " in text

@@ -36,7 +36,7 @@ ELSEWHERE = {
     *("snapshot_interval", "profile_steps", "keep_checkpoints", "image_size", "augmentation"),
     *("cache", "order", "backend", "local_devices", "hang_timeout", "overfit_batches"),
     *("connect_tries", "connect_interval", "init_from", "init_map", "callback"),
-    "tpu_type",
+    *("tpu_type", "steps", "tokens", "limit_batches", "eager"),
 }
 # Numbers that make no other program.
 NUMBERS = {

@@ -4,14 +4,13 @@ A checkpoint has weights by name and no code. `export` takes the model, its para
 from here, and a training that is started again compares its data and task with those of before.
 """
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpu_core import records
 from tpu_training import errors, tasks
-from tpu_training.checkpoints.reader import Value, checkpoint_paths
+from tpu_training.checkpoints.reader import Value, checkpoint_paths, plain
 from tpu_training.data import files
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
@@ -98,8 +97,8 @@ def describe_model(
 
     A later release may have other defaults, which then count: only what was asked for is kept.
     """
-    usual = dataclasses.asdict(build_params({"optimizer": params.optimizer}, (), kind=type(params)))
-    given = dataclasses.asdict(params)
+    usual = plain(build_params({"optimizer": params.optimizer}, (), kind=type(params)))
+    given = plain(params)
     changed = {name: value for name, value in given.items() if value != usual[name]}
     if params.optimizer != definition.params.optimizer:
         changed["optimizer"] = params.optimizer

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -39,14 +38,21 @@ _TENSOR = "record/.ATTRIBUTES/py_state"
 # Parameters that may change between two starts of the same training.
 _HARMLESS = {
     *("connect_tries", "connect_interval", "local_devices", "backend", "hang_timeout", "patience"),
+    "eager",
     *("evaluation_batch_size", "evaluation_interval", "keep_checkpoints", "checkpoint_interval"),
     "steps_per_loop",
 }
 # step, loss and metrics of the best evaluation
 Best = dict[str, float]
-Value = bool | int | float | str | None
+Value = bool | int | float | str | None | list[bool | int | float | str]
 
 logger = logging.getLogger(__name__)
+
+
+def plain(params: Params) -> dict[str, Value]:
+    """Return the parameters by name, as JSON has them."""
+    values = dataclasses.asdict(params)
+    return {n: list(value) if isinstance(value, tuple) else value for n, value in values.items()}
 
 
 def checkpoint_paths(directory: str) -> list[str]:
@@ -146,7 +152,7 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
         super().__init__()
         # A user's model file is identified by its name, in whatever folder.
         self.model = model.rpartition("/")[2]
-        self.params: dict[str, Any] = dataclasses.asdict(params)
+        self.params = plain(params)
         self.best: Best | None = None
         self.history = JobHistory()
         self.rate_factor = 1.0

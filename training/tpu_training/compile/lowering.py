@@ -31,7 +31,7 @@ from tpu_training.data.manifest import Manifest
 from tpu_training.errors import LoweringError, TrainingError
 from tpu_training.loop.evaluation import create_replica_evaluation
 from tpu_training.loop.graph import operations
-from tpu_training.loop.state import TrainState, create_train_state, total_steps
+from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.step import Replica, Tensors, create_replica_step, create_step_sums
 from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
@@ -86,7 +86,7 @@ def evaluation_program(
 def _create_state(definition: ModelDefinition, params: Params, manifest: Manifest) -> TrainState:
     """Create the variables as on a TPU, in this process and without a strategy."""
     cluster = Cluster(tf.distribute.get_strategy(), "", None, has_tpu=True)
-    return create_train_state(cluster, definition, params, manifest, total_steps(params, manifest))
+    return create_train_state(cluster, definition, params, manifest, manifest.steps(params))
 
 
 def _batch(manifest: Manifest, params: Params, share: int) -> tuple[tf.TensorSpec, ...]:

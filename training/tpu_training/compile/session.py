@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 _WITHOUT_EFFECT = {
     *("cache", "checkpoint_interval", "connect_interval", "connect_tries"),
     *("epochs", "evaluation_interval", "hang_timeout", "keep_checkpoints", "learning_rate"),
-    *("backend", "local_devices", "order", "overfit_batches", "patience"),
-    *("profile_steps", "seed"),
+    *("backend", "eager", "limit_batches", "local_devices", "order", "overfit_batches"),
+    *("patience", "profile_steps", "seed", "steps", "tokens"),
     *("snapshot_interval", "steps_per_loop", "validation_fraction", "warmup_fraction"),
 }
 _PACKAGE = Path(__file__).parents[1]

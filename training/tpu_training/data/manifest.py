@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tpu_core import records
 from tpu_training.errors import DataError, InputError
+from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
@@ -97,6 +98,26 @@ class Manifest:
                 "choose one to resize them to, such as --image_size=224"
             )
         return self.spec
+
+    def steps(self, params: Params) -> int:
+        """Return the number of steps of a training: whole batches in all epochs, at least 1.
+
+        Raises:
+            InputError: It is said twice, or in tokens of what are no texts.
+        """
+        batch, steps = params.global_batch_size, params.epochs * self.split("train").examples
+        steps /= batch
+        if params.tokens:
+            if params.steps or self.spec.kind != "text":
+                why = (
+                    f"--steps={params.steps} says it, too; omit one of the two"
+                    if params.steps
+                    else f"the dataset {self.name} has no texts; use --steps or --epochs"
+                )
+                raise InputError(f"--tokens={params.tokens:g}: {why}")
+            steps = params.tokens / (batch * self.spec.shape[0])
+        steps = max(1, params.steps or int(steps))
+        return min(steps, params.limit_batches or steps)
 
     def to_json(self) -> str:
         """Return the content of the manifest file."""

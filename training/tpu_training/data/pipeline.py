@@ -93,8 +93,9 @@ def repeated_rows(
 ) -> tf.data.Dataset:
     """Return `evaluation_rows` again and again; it fails where the files have other numbers."""
     rows = evaluation_rows(data, params, hosts, host, split)
-    steps = evaluation_steps(data, params, split)
-    return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
+    steps, every = evaluation_steps(data, params, split), _all_batches(data, params, split)
+    checked = rows.apply(tf.data.experimental.assert_cardinality(every))
+    return (checked if steps == every else rows.take(steps)).repeat()
 
 
 def evaluation_rows(
@@ -103,7 +104,7 @@ def evaluation_rows(
     """Return the share of `host` of each batch of `split`, as (features, labels, weights)."""
     manifest = data.manifest
     plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
-    steps = evaluation_steps(data, params, split)
+    steps = _all_batches(data, params, split)
     if data.function:
         batches = shards.batches_of_share(
             function.Part(data.function, split, params.seed), plan, steps
@@ -121,7 +122,12 @@ def evaluation_rows(
 
 
 def evaluation_steps(data: data_set.DataSet, params: Params, split: str) -> int:
-    """Return how many batches an evaluation of `split` has."""
+    """Return how many batches an evaluation of `split` takes."""
+    every = _all_batches(data, params, split)
+    return min(every, params.limit_batches or every)
+
+
+def _all_batches(data: data_set.DataSet, params: Params, split: str) -> int:
     return -(-data.manifest.split(split).examples // params.evaluation_batch_size)
 
 

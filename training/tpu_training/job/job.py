@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tpu_training import errors, tasks
 from tpu_training.data.manifest import FILE_NAME, is_function, no_manifest, parse_manifest
 from tpu_training.loop.callbacks import Callback
-from tpu_training.models.params import Params
+from tpu_training.models.params import JAX, Params
 from tpu_training.models.registry import ModelDefinition
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def check_local_files(job: Job) -> None:
     ]
     if job.params.callback and not Path(job.params.callback).is_file():
         problems.append(f"--callback={job.params.callback}: there is no such file")
+    if job.params.eager and job.params.backend == JAX:
+        problems.append("--eager=true: JAX compiles every step; omit it, or --backend=jax")
     if problems:
         raise errors.ParamsError(problems)
 
@@ -116,7 +118,7 @@ def _data_problems(job: Job) -> Iterator[str]:
         tasks.check_targets(job.model, manifest.input_spec(job.params.image_size))
         if job.trains:
             with_fraction(job.params, manifest)
-        manifest.split("train")
+        manifest.steps(job.params)
         if job.mode == "evaluate":
             manifest.split("test")
     except (errors.InputError, OSError) as error:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -38,7 +39,7 @@ from tpu_training.loop.evaluation import (
     evaluate_given,
 )
 from tpu_training.loop.graph import operations
-from tpu_training.loop.state import create_train_state, total_steps
+from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
 from tpu_training.models.params import EXACT, JAX, Params
 from tpu_training.models.registry import load_file
@@ -77,12 +78,39 @@ def run_on(
     hang_timer.watch_workers(cluster.workers)
     with hold(job.model_dir, job.trains) as lease:
         try:
-            return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
+            with step_by_step(job.params, cluster):
+                return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
         except tf.errors.OpError as error:
             # The next job of this process connects again: a worker may be lost.
             connect.cache_clear()
             inspection.blame_data(data, error, hang_timer.reset)
             raise
+
+
+@contextlib.contextmanager
+def step_by_step(params: Params, cluster: Cluster) -> Iterator[None]:
+    """Let no function be compiled where `params` ask for that.
+
+    Raises:
+        InputError: The steps run on a TPU, which has no Python.
+    """
+    if params.eager and cluster.has_tpu:
+        raise errors.InputError("--eager=true runs on a CPU or GPU, not on a TPU; omit one of both")
+    log = logging.getLogger("tensorflow")
+    level, before = log.level, tf.config.functions_run_eagerly()
+    if not params.eager:
+        yield
+        return
+    tf.config.run_functions_eagerly(True)
+    # In each step, TensorFlow would warn that this is slow.
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Even though", UserWarning)
+            yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+        log.setLevel(level)
 
 
 class Trainer:
@@ -108,7 +136,7 @@ class Trainer:
         cluster.forget()
         # Before the variables take the devices' memory.
         model_description.refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
-        steps = total_steps(job.params, data.manifest)
+        steps = data.manifest.steps(job.params)
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
@@ -379,19 +407,20 @@ def _short(value: object) -> str:
 
 def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:
     """Log the number of steps from `step` on; warn when they are too few to learn from."""
-    examples, steps = data.manifest.split("train").examples, total_steps(params, data.manifest)
+    examples, steps = data.manifest.split("train").examples, data.manifest.steps(params)
+    by_epochs = not (params.steps or params.tokens or params.limit_batches)
     if step >= steps:
         return
     logger.info(
         "plan: %g epochs of %d examples in batches of %d are %d steps; the next line follows "
         "after the first %d, which include compiling the step",
-        params.epochs,
+        params.epochs if by_epochs else steps * params.global_batch_size / examples,
         examples,
         params.global_batch_size,
         steps,
         min(params.steps_per_loop or steps, FIRST_STEPS, steps - step),
     )
-    if steps < _FEW_STEPS:
+    if steps < _FEW_STEPS and by_epochs:
         logger.warning(
             "plan: %d steps may be too few to learn from; %s", steps, _cure(params, examples)
         )
@@ -452,7 +481,7 @@ def connect_and_open(
     workers: Workers,
     wait: Wait,
     job: Job,
-    connecting: AbstractContextManager[object] | None = None,
+    connecting: contextlib.AbstractContextManager[object] | None = None,
 ) -> tuple[Cluster, Job, data_set.DataSet]:
     """Connect to `workers`, within `connecting`; open the data of `job`, less what it holds out.
 
@@ -462,7 +491,7 @@ def connect_and_open(
         InputError: The data is unusable, or the workers can't read it.
     """
     opened = None if job.is_live else _open(job)
-    with connecting or nullcontext():
+    with connecting or contextlib.nullcontext():
         devices = job.params.local_devices
         on_jax = job.params.backend == JAX
         cluster = connect_jax(devices) if on_jax else connect(workers, wait, devices)

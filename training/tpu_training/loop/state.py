@@ -195,12 +195,6 @@ def create_model_state(
     )
 
 
-def total_steps(params: Params, manifest: Manifest) -> int:
-    """Return the number of whole batches in all epochs, at least 1."""
-    examples = params.epochs * manifest.split("train").examples
-    return max(1, math.floor(examples / params.global_batch_size))
-
-
 def compute_dtype(params: Params, cluster: Cluster) -> tf.DType:
     """Return the type of the model's arithmetic: bfloat16 is fast on TPUs and slow on CPUs."""
     if params.precision == "auto":

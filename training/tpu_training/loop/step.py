@@ -128,6 +128,9 @@ def _sum_of_parts(take_part: TakePart, parts: int) -> list[tf.Tensor]:
     """
     if parts == 1:
         return take_part(tf.constant(0))
+    if tf.executing_eagerly():
+        each = [take_part(tf.constant(number)) for number in range(parts)]
+        return [tf.add_n(values) for values in zip(*each, strict=True)]
     # Traced to learn the shapes of what the model records, too.
     traced = tf.function(take_part, autograph=False)
     traced = traced.get_concrete_function(tf.TensorSpec((), tf.int32))

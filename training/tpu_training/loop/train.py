@@ -26,7 +26,7 @@ from tpu_training.data.pipeline import NextBatch, TimedInput, training_batches
 from tpu_training.errors import DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
 from tpu_training.loop.graph import count_flops, repeat
-from tpu_training.loop.state import TrainState, total_steps
+from tpu_training.loop.state import TrainState
 from tpu_training.loop.step import create_replica_step, create_step_sums
 from tpu_training.models.params import Params
 
@@ -81,7 +81,7 @@ def train(
         DivergedError: The loss is not finite; the last checkpoint is kept.
         Interrupted: `shutdown` was requested; a checkpoint is saved.
     """
-    steps = total_steps(params, data.manifest)
+    steps = data.manifest.steps(params)
     step = int(state.step.numpy())
     if create_loop:
         loop = create_loop(cluster, params, state, data, step)

@@ -131,6 +131,8 @@ class KerasModule(tf.Module):  # type: ignore[misc]
         """Return the model's outputs as float32; remember the function that logits lack."""
         if isinstance(outputs, Mapping):
             return {name: tf.cast(each, tf.float32) for name, each in outputs.items()}
+        if tf.executing_eagerly():
+            return tf.cast(self._eager_logits(outputs), tf.float32)
         source = outputs.op
         while source.type in _SHAPE:
             source = source.inputs[0].op
@@ -146,6 +148,16 @@ class KerasModule(tf.Module):  # type: ignore[misc]
         return tf.ensure_shape(
             tf.reshape(tf.cast(logits, tf.float32), tf.shape(outputs)), outputs.shape
         )
+
+    def _eager_logits(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Invert the function at the end, which only a graph shows apart from its result."""
+        if not self._activation:
+            return outputs
+        least = tf.constant(1e-7, outputs.dtype)
+        logits = tf.math.log(tf.maximum(outputs, least))
+        if self._activation == "sigmoid":
+            logits -= tf.math.log(tf.maximum(1.0 - outputs, least))
+        return logits
 
 
 def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:

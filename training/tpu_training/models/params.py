@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from types import NoneType
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from tpu_training.errors import InputError, ParamsError
 
@@ -34,29 +35,63 @@ CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
 EXACT, FAST = "exact", "fast"
 TENSORFLOW, JAX = "tensorflow", "jax"
 LARGEST_IMAGE = 4096
-# The types of parameters, as messages call them.
-KINDS = {int: "a whole number", float: "a number", str: "a word"}
+# The types of parameters, as messages call them; others are made of these: X | None, tuple[X, ...].
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
-    """The parameters of every model; a model's own Params adds to them.
+class MachineParams:
+    """Parameters of the machine."""
 
-    `by_optimizer` has the defaults of parameters that an optimizer other than the model's own
-    wants, such as its rate; a model's own add to these.
-    """
-
-    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # A thousandth of it is a step's part of the weights; trials: docs/sizing.md.
-        "lars": {"learning_rate": 3.2},
-    }
-
-    epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
-    global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = param(2048, "examples per step in evaluations", 1, 1 << 20)
+    backend: str = param(
+        TENSORFLOW,
+        "what runs the steps; jax needs the TPU in this machine, of any generation that JAX has",
+        choices=(TENSORFLOW, JAX),
+    )
+    precision: str = param(
+        "auto",
+        "type of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
+        choices=("auto", "float32", "bfloat16"),
+    )
     gradient_accumulation: int = param(
         1, "parts that each replica's batch is split into, to save memory", 1, 4096
     )
+    cache: str = param(
+        CACHE_AUTO,
+        "keep training examples in memory; auto: up to 512 MiB",
+        choices=(CACHE_AUTO, CACHE_MEMORY, CACHE_NONE),
+    )
+    order: str = param(
+        EXACT,
+        "order of the examples; fast takes any that is ready, which is not repeatable",
+        choices=(EXACT, FAST),
+    )
+    eager: bool = param(
+        False, "run the model's Python in every step, for a debugger; slow, without a TPU only"
+    )
+    local_devices: int = param(0, "without a TPU: logical CPUs of this machine; 0: one", 0, 64)
+    # A TPU VM's metadata says it; a TPU that is reached over gRPC doesn't.
+    tpu_type: str = param(
+        "", "accelerator type, such as v5litepod-8, for the share of its peak (MFU)"
+    )
+    steps_per_loop: int = param(0, "most steps per loop; 0: as many as take 1 s", 0, 1_000_000)
+    hang_timeout: float = param(
+        1800.0,
+        "end, for a restart, after this many seconds without a finished loop; 0: never",
+        0,
+        1e6,
+    )
+    connect_tries: int = param(40, "attempts to reach a TPU, connect_interval apart", 1, 100_000)
+    connect_interval: float = param(
+        10.0, "longest pause between two attempts, in seconds", 0.01, 600
+    )
+    profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerParams:
+    """Parameters of the optimizer."""
+
     optimizer: str = param(
         "adam",
         "adam (with weight decay: AdamW), sgd, nesterov (sgd with its momentum), lars",
@@ -77,8 +112,39 @@ class Params:
         0.0, "decay of all weights except biases and normalisations", 0, 10.0
     )
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
+    rate_factors: str = param("", "factors of the rate, PATTERN=FACTOR,…; the last match counts")
+    freeze: str = param(
+        "", "variables not to train: patterns separated by commas; !PATTERN trains some again"
+    )
+    ema_decay: float = param(
+        0.0, "decay of the averaged weights for evaluation, best and export; 0: none", 0, 0.999999
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(OptimizerParams, MachineParams):
+    """Parameters of the job; a model's own Params adds to them.
+
+    `by_optimizer` has the defaults of parameters that an optimizer other than the model's own
+    wants, such as its rate; a model's own add to these.
+    """
+
+    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # A thousandth of it is a step's part of the weights; trials: docs/sizing.md.
+        "lars": {"learning_rate": 3.2},
+    }
+
+    epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
+    steps: int = param(0, "steps of the training, whatever `epochs` is; 0: by `epochs`", 0, 1 << 40)
+    tokens: float = param(
+        0, "the same as tokens of texts, with their padding, such as 1e9; 0: by `epochs`", 0, 1e18
+    )
+    limit_batches: int = param(
+        0, "for a trial: at most this many steps, and batches of an evaluation; 0: all", 0, 1 << 40
+    )
+    global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
+    evaluation_batch_size: int = param(2048, "examples per step in evaluations", 1, 1 << 20)
     label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
-    steps_per_loop: int = param(0, "most steps per loop; 0: as many as take 1 s", 0, 1_000_000)
     # 0: by what one costs and how often TPUs are preempted.
     checkpoint_interval: int = param(
         0, "steps between checkpoints; 0: as often as their cost allows", 0, 1 << 40
@@ -100,51 +166,19 @@ class Params:
         0,
         1 << 40,
     )
-    profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
     keep_checkpoints: int = param(3, "checkpoints to keep; the oldest is deleted first", 1, 1000)
     seed: int = param(0, "seed of weights, order, augmentation and dropout", 0, 2**31 - 1)
-    precision: str = param(
-        "auto",
-        "type of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
-        choices=("auto", "float32", "bfloat16"),
-    )
     image_size: int = param(0, "height and width of images; 0: as they are", 0, LARGEST_IMAGE)
     augmentation: str = param(
         NO_AUGMENTATION,
         "for training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
         choices=(NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP),
     )
-    cache: str = param(
-        CACHE_AUTO,
-        "keep training examples in memory; auto: up to 512 MiB",
-        choices=(CACHE_AUTO, CACHE_MEMORY, CACHE_NONE),
-    )
-    order: str = param(
-        EXACT,
-        "order of the examples; fast takes any that is ready, which is not repeatable",
-        choices=(EXACT, FAST),
-    )
     overfit_batches: int = param(
         0,
         "train on the first batches alone, to see if the model can learn them; 0: all",
         0,
         1 << 20,
-    )
-    backend: str = param(
-        TENSORFLOW,
-        "what runs the steps; jax needs the TPU in this machine, of any generation that JAX has",
-        choices=(TENSORFLOW, JAX),
-    )
-    local_devices: int = param(0, "without a TPU: logical CPUs of this machine; 0: one", 0, 64)
-    hang_timeout: float = param(
-        1800.0,
-        "end, for a restart, after this many seconds without a finished loop; 0: never",
-        0,
-        1e6,
-    )
-    connect_tries: int = param(40, "attempts to reach a TPU, connect_interval apart", 1, 100_000)
-    connect_interval: float = param(
-        10.0, "longest pause between two attempts, in seconds", 0.01, 600
     )
     init_from: str = param(
         "",
@@ -153,21 +187,10 @@ class Params:
         "counts first",
     )
     init_map: str = param("", "names in init_from that differ, THEIRS=OURS,… with * for any part")
-    freeze: str = param(
-        "", "variables not to train: patterns separated by commas; !PATTERN trains some again"
-    )
-    rate_factors: str = param("", "factors of the rate, PATTERN=FACTOR,…; the last match counts")
-    ema_decay: float = param(
-        0.0, "decay of the averaged weights for evaluation, best and export; 0: none", 0, 0.999999
-    )
     mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
     cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
     callback: str = param(
         "", "a .py file with create_callbacks(job); its callbacks run between loops"
-    )
-    # A TPU VM's metadata says it; a TPU that is reached over gRPC doesn't.
-    tpu_type: str = param(
-        "", "accelerator type, such as v5litepod-8, for the share of its peak (MFU)"
     )
 
     def part_batch_size(self, replicas: int) -> int:
@@ -249,11 +272,21 @@ def build_params(
 
 
 def describe_params(kind: type[Params] = Params) -> str:
-    """Return the help text: a line per parameter with name, default and meaning."""
-    lines = ["parameters (on the command line as --name=value, or in a --config file):"]
+    """Return the help text: by group, a line per parameter with name, default and meaning."""
+    groups = (Params, OptimizerParams, MachineParams, kind)
+    lines: dict[type, list[str]] = {group: [] for group in groups}
     for field in dataclasses.fields(kind):
-        lines.append(f"  --{field.name}={field.default}".ljust(34) + field.metadata["description"])
-    return "\n".join(lines)
+        owner = next((each for each in groups if field.name in _declared(each)), kind)
+        value = field.default if isinstance(field.default, str) else json.dumps(field.default)
+        line = f"  --{field.name}={value}".ljust(34) + field.metadata["description"]
+        lines[owner].append(line)
+    titles = ["parameters of the job", "of the optimizer", "of the machine", "of the model"]
+    text = ["Parameters, on the command line as --name=value, or in a --config file"]
+    for title, group in zip(titles, groups, strict=True):
+        if lines[group]:
+            text += ["", f"{title}:", *lines[group]]
+        lines[group] = []
+    return "\n".join(text)
 
 
 def _nearest(size: int, divisor: int) -> str:
@@ -272,11 +305,25 @@ def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{names[nearest[0]]}?"
 
 
-def convert(value: Any, kind: type) -> Any:
+def convert(value: Any, kind: Any) -> Any:
     """Convert a flag's text or a file's value to `kind`. Raises ValueError with the expectation."""
+    inner = [each for each in get_args(kind) if each not in (NoneType, Ellipsis)]
+    try:
+        if NoneType in get_args(kind):
+            none = value is None or str(value).lower() == "none"
+            return None if none else convert(value, inner[0])
+        if inner:
+            parts = value.split(",") if isinstance(value, str) and value else value or ()
+            parts = parts if isinstance(parts, (list, tuple)) else (parts,)
+            return tuple(convert(each, inner[0]) for each in parts)
+    except ValueError as error:
+        more = ", or none" if NoneType in get_args(kind) else "; several with commas between"
+        raise ValueError(f"{error}{more}") from None
     expected = KINDS[kind]
-    # A bool is an int to Python, but no parameter takes one.
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    if kind is bool and str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    # A bool is an int to Python, but no number.
+    if kind is bool or isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {expected}")
     try:
         # JSON's 1e3 is a float, and whole.
@@ -292,11 +339,15 @@ def convert(value: Any, kind: type) -> Any:
 
 
 def check(value: Any, metadata: Mapping[str, Any]) -> None:
-    """Raise ValueError with the expectation if `value` is out of range."""
+    """Raise ValueError with the expectation if `value`, or a part of it, is out of range."""
+    if isinstance(value, tuple):
+        for each in value:
+            check(each, metadata)
+        return
     choices, low, high = metadata["choices"], metadata["low"], metadata["high"]
     if choices and value not in choices:
         raise ValueError(f"expected one of {', '.join(choices)}")
-    if not isinstance(value, str) and not low <= value <= high:
+    if isinstance(value, (int, float)) and not low <= value <= high:
         bounds = f"at least {low:g}" if value < low else f"at most {high:g}"
         raise ValueError(f"must be {bounds}")
 
@@ -344,9 +395,13 @@ def field_problems(kind: type[Params]) -> list[str]:
 
 def _problem(field: dataclasses.Field[Any], kind: type) -> str:
     """Return what is wrong with the declaration of a field, with its cure; "" for nothing."""
-    if kind not in KINDS:
-        name = getattr(kind, "__name__", kind)
-        return f"its type {name} doesn't fit a command line; expected int, float or str"
+    inner = {*get_args(kind)} - {NoneType, Ellipsis}
+    if kind not in KINDS and not (len(inner) == 1 < len(get_args(kind)) and inner <= {*KINDS}):
+        name = kind.__name__ if isinstance(kind, type) else kind
+        return (
+            f"its type {name} doesn't fit a command line; expected bool, int, float, str, one of "
+            "them or None, or a tuple of one such as tuple[int, ...]"
+        )
     if "description" not in field.metadata:
         default = "DEFAULT" if field.default is dataclasses.MISSING else repr(field.default)
         if field.name in Params.__dataclass_fields__:
@@ -359,9 +414,15 @@ def _problem(field: dataclasses.Field[Any], kind: type) -> str:
     return ""
 
 
+def _declared(kind: type) -> Iterable[str]:
+    """Return the names of the fields that `kind` itself declares."""
+    names: Iterable[str] = vars(kind).get("__annotations__", ())
+    return names
+
+
 def _line(kind: type, name: str) -> int:
     """Return the line of the class or base class that declares `name`."""
-    (owner, *_) = (each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+    (owner, *_) = (each for each in kind.__mro__ if name in _declared(each))
     lines, first = inspect.getsourcelines(owner)
     return first + next((n for n, line in enumerate(lines) if re.match(rf"\s+{name}\s*:", line)), 0)
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, pipeline
 from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.loop.state import TrainState, total_steps
+from tpu_training.loop.state import TrainState
 from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS
@@ -150,7 +150,7 @@ class ModelSummaries(Callback):
         self._cluster, self._params, self._data = cluster, params, data
         self._state, self._summaries = state, summaries
         self._spec = data.manifest.input_spec(params.image_size)
-        self._interval, self._last = params.snapshot_interval, total_steps(params, data.manifest)
+        self._interval, self._last = params.snapshot_interval, data.manifest.steps(params)
         self._taken = self._copied = 0
         self._drawn = set[str]()
 
