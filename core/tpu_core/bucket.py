@@ -13,18 +13,7 @@ from http import HTTPStatus
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
-from tpu_core.google import (
-    Answer,
-    Body,
-    GoogleError,
-    Json,
-    MachineToken,
-    Send,
-    message,
-    metadata_server,
-    parse,
-    transport,
-)
+from tpu_core.google import Answer, Body, GoogleError, Json, Send, message, parse
 from tpu_core.times import seconds, timestamp
 
 _ROOT = "https://storage.googleapis.com"
@@ -222,23 +211,6 @@ class Bucket:
         if missing and status == HTTPStatus.NOT_FOUND and _NO_BUCKET not in text:
             return None
         raise GoogleError(status, f"gs://{self.bucket}: HTTP response code {status}: {text}")
-
-
-def of_machine(name: str, patience: float = 0.0) -> Bucket:
-    """Return a bucket for the account of this machine; raise GoogleError if it has none.
-
-    Requests are repeated for `patience` seconds.
-    """
-    tokens = MachineToken(lambda path: metadata_server().read(f"instance/{path}", 5.0)[0])
-    try:
-        tokens()
-    except OSError as error:
-        raise GoogleError(
-            HTTPStatus.UNAUTHORIZED,
-            f"no Google credentials found ({error}): run on a machine with a service account and "
-            "the cloud-platform scope, or write to a local folder",
-        ) from None
-    return Bucket(name, transport(tokens, patience))
 
 
 def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:

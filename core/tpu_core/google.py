@@ -209,6 +209,20 @@ def metadata_server(environ: Mapping[str, str] = os.environ) -> MetadataServer:
     return MetadataServer(host) if host else MetadataServer()
 
 
+def machine_transport(patience: float = 0.0) -> Transport:
+    """Return what sends requests as this machine's account; GoogleError if it has none."""
+    tokens = MachineToken(lambda path: metadata_server().read(f"instance/{path}", 5.0)[0])
+    try:
+        tokens()
+    except OSError as error:
+        raise GoogleError(
+            HTTPStatus.UNAUTHORIZED,
+            f"no Google credentials found ({error}): run on a machine with a service account and "
+            "the cloud-platform scope, or write to a local folder",
+        ) from None
+    return transport(tokens, patience)
+
+
 def transport(tokens: Tokens, patience: float = 0.0) -> Transport:
     """Return what sends the requests of a training; arguments are those of Transport."""
     # Where a company's proxy signs all answers, these name its authority to google-auth and to

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tpu_core import records
-from tpu_core.bucket import Bucket, Conflict, Item, of_machine
-from tpu_core.google import GoogleError, may_pass
+from tpu_core.bucket import Bucket, Conflict, Item
+from tpu_core.google import GoogleError, machine_transport, may_pass
 from tpu_core.process import Process, parse
 
 _FILE_NAME = "lease.json"
@@ -210,7 +210,7 @@ class NoLease:
 def hold(
     model_dir: str,
     trains: bool = True,
-    open_bucket: Callable[[str], Bucket] = of_machine,
+    open_bucket: Callable[[str], Bucket] = lambda name: Bucket(name, machine_transport()),
 ) -> Iterator[Right]:
     """Hold `model_dir` for a job that `trains`.
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
@@ -271,7 +272,7 @@ class Writer:
     """Keeps the entry of this start. An entry that can't be written never ends a training.
 
     Attributes:
-        seconds: What it has spent on each of PARTS so far; whoever measures adds to it.
+        seconds: What it has spent on each of PARTS so far, by those who measure.
         last: The last step that it finished.
     """
 
@@ -282,9 +283,10 @@ class Writer:
         self.seconds, self._write = seconds, write
         self._clock, self._begun = beginning.clock, beginning.begun
         self._begin = time.time() - (self._clock() - self._begun)
-        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._begin))}-{os.getpid()}.json"
-        self._path = f"{FOLDER}/{name}"
-        self._first = self.last = 0
+        # One process may start twice in a second.
+        begin = datetime.fromtimestamp(self._begin, tz=timezone.utc)
+        self._path = f"{FOLDER}/{begin:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}.json"
+        self.last, self._first = 0, -1
         self._written = self._clock()
 
     def start(self, step: int) -> None:
@@ -300,7 +302,10 @@ class Writer:
             self.keep()
 
     def keep(self, ending: str = "") -> None:
-        """Write all of it."""
+        """Write all of it, once it has started."""
+        # Without its first step it would say that all earlier ones are done again.
+        if self._first < 0:
+            return
         self._written = self._clock()
         entry = Entry(
             begin=round(self._begin, 3),

@@ -23,7 +23,7 @@ EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2
 # systemd counts an exit by SIGTERM as clean and does not restart the job. 75 counts as a failure
 # for Restart=on-failure, so an interrupted job starts again and resumes.
-EXIT_START_AGAIN = 75
+EXIT_START_AGAIN = tpu_core.START_AGAIN
 
 
 class TrainingError(Exception):
