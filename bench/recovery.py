@@ -24,7 +24,7 @@ from bench.measure import Result, write_mnist
 from tests.agents import kill_agents
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, running, session, write_stack
-from tpu_training.goodput.ledger import Entry, parse_entry
+from tpu_core.ledger import Entry, parse_entry
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError

@@ -207,8 +207,8 @@ class Chaos:
 
     def _read(self, job_url: str) -> None:
         """Read the job's results and its ledger."""
+        from tpu_core.ledger import read
         from tpu_training.goodput.account import account
-        from tpu_training.goodput.ledger import read
         from tpustack.goodput import files_of
 
         metrics = json.loads(Google().content(f"{job_url}/metrics.json"))

@@ -15,8 +15,8 @@ from infra.cost import Estimate, aligned
 from tpu_core import words
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
+from tpu_core.ledger import FOLDER, File
 from tpu_training.goodput.account import STATES, Account
-from tpu_training.goodput.ledger import FOLDER, File
 from tpustack.cloud.google import Google
 from tpustack.console import line
 from tpustack.errors import TpustackError, UsageError

@@ -94,7 +94,7 @@ class Environment:
     PYTHON: Final = "TPU_STACK_PYTHON"
     """Runner: the Python that has TensorFlow."""
     PACKAGES: Final = "TPU_STACK_PACKAGES"
-    """Runner: the folder of the training package."""
+    """Runner: the folder of the training package and of this one."""
     JOB_ACCOUNT: Final = "TPU_STACK_JOB_ACCOUNT"
     """Runner: the value of Metadata.JOBS."""
     OUTCOME: Final = "TPU_TRAINING_OUTCOME"

@@ -35,6 +35,8 @@ _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 # Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): a number that differs each time.
 _ERROR_NUMBER = re.compile(r" ?\[EID: \w+\]")
 _TIMEOUT_SECONDS = 60.0
+# A lease is lost within a minute, so a dead connection must not hold a renewal up for longer.
+_SHORT_TIMEOUT_SECONDS = 10.0
 _METADATA_HOST = "metadata.google.internal"
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 32.0
 # A token is replaced this long before it expires.
@@ -199,6 +201,35 @@ class Transport:
         if answer[0] == HTTPStatus.UNAUTHORIZED:
             self._token.expire()
         return answer
+
+
+def metadata_server(environ: Mapping[str, str] = os.environ) -> MetadataServer:
+    """Return the metadata server, found as Google's clients do."""
+    host = environ.get("GCE_METADATA_HOST") or environ.get("GCE_METADATA_ROOT")
+    return MetadataServer(host) if host else MetadataServer()
+
+
+def machine_transport(patience: float = 0.0) -> Transport:
+    """Return what sends requests as this machine's account; GoogleError if it has none."""
+    tokens = MachineToken(lambda path: metadata_server().read(f"instance/{path}", 5.0)[0])
+    try:
+        tokens()
+    except OSError as error:
+        raise GoogleError(
+            HTTPStatus.UNAUTHORIZED,
+            f"no Google credentials found ({error}): run on a machine with a service account and "
+            "the cloud-platform scope, or write to a local folder",
+        ) from None
+    return transport(tokens, patience)
+
+
+def transport(tokens: Tokens, patience: float = 0.0) -> Transport:
+    """Return what sends the requests of a training; arguments are those of Transport."""
+    # Where a company's proxy signs all answers, these name its authority to google-auth and to
+    # TensorFlow's gs:// client; the standard library knows SSL_CERT_FILE alone.
+    names = (os.environ.get(name, "") for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    authorities = next((path for path in names if os.path.exists(path)), "")
+    return Transport(tokens, patience, _SHORT_TIMEOUT_SECONDS, authorities)
 
 
 def _urllib(timeout: float, authorities: str) -> Send:

@@ -25,6 +25,20 @@ print("from", os.path.relpath(sys.prefix, os.environ["ARTIFACTS_DIR"]), flush=Tr
 open(os.path.join(os.environ["ARTIFACTS_DIR"], "made.txt"), "w").write("made")
 sys.exit(3)
 """
+# A loop of one's own, which is killed once.
+LOOP = """
+import os, signal, tpu_core
+with tpu_core.run(os.environ["MODEL_DIR"]) as run:
+    step = int(run.read("step") or 0)
+    print("from", step, flush=True)
+    run.step(step)
+    while step < 100:
+        step += 1
+        if run.step(step) or step % 30 == 0:
+            run.save("step", str(step).encode())
+        if step == 73 and os.environ["JOB_TRY"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
 REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
 SECONDS = 120
@@ -114,7 +128,7 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
     assert cloud.status()["resources"] == before
 
 
-def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
+def test_an_example_a_loop_of_ones_own_and_the_notebook_train_in_the_local_cloud(
     deploy: Callable[..., Stack], cloud: LocalCloudCommand, project: Path, tmp_path: Path
 ) -> None:
     real = {"wheel": str(build_wheel(tmp_path / "wheel")), "tensorflowVersion": "2.19.1"}
@@ -135,6 +149,18 @@ def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
     # The local cloud's TPU is eight logical devices of another process.
     assert re.search("^devices: 8 x ", log, re.M)
     assert float(re.findall(r"^accuracy: ([\d.]+)$", log, re.M)[-1]) > 0.9
+
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop/loop.py").write_text(LOOP)
+    line = ("--command", "python loop.py", "--dir", tmp_path / "loop", "--name", "loop")
+    job("submit", *line, "--failures", "1")
+    log = job("logs", "loop", "--follow")
+    assert re.findall(r"^from \d+$", log, re.M) == ["from 0", "from 60"]
+    command = [*TPUSTACK, "goodput", f"{bucket}/jobs/loop/model", "--json"]
+    account = json.loads(output(command, {**os.environ, **cloud.environment()}))
+    assert (account["starts"], account["steps"]) == (2, 100)
+    # After its last checkpoint the first start wrote nothing.
+    assert account["seconds"]["away"] > 0
 
     notebook = EXAMPLES / "notebook" / "curve.ipynb"
     run = (sys.executable, "-c", NOTEBOOK, notebook, picture)

@@ -20,8 +20,8 @@ from click.testing import CliRunner
 from localcloud.testing import Session
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
+from tpu_core.ledger import File, Ledger, Span, read
 from tpu_core.paths import STATE
-from tpu_training.goodput.ledger import File, Ledger, Span, read
 from tpustack.cloud.google import Google
 from tpustack.commands import recovery
 from tpustack.commands.recovery import lost_tpus

@@ -319,8 +319,8 @@ def _timed(tpu: str, steps: int | None, step_seconds: float | None, ledger: str 
     if ledger is None:
         raise UsageError("the time of a step is unknown. Use --step-seconds, --answers or --ledger")
     # They take a while to load.
+    from tpu_core import ledger as ledgers
     from tpu_training.goodput import account
-    from tpu_training.goodput import ledger as ledgers
     from tpustack.goodput import files_of
 
     total = account.account(ledgers.read(files_of(ledger)))

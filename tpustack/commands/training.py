@@ -217,9 +217,9 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     one of its queue, and without JOB its training is looked at; what the time has cost is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
+    from tpu_core import ledger as ledgers
     from tpu_core.words import plural
     from tpu_training.goodput import account as accounts
-    from tpu_training.goodput import ledger as ledgers
     from tpustack import goodput
 
     ends: list[tuple[float, str]] = []

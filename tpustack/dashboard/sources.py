@@ -28,9 +28,8 @@ from tpu_agent.jobs.queue import Queue
 from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
+from tpu_core.ledger import Ledger, read
 from tpu_training.goodput import account as accounts
-from tpu_training.goodput import parts
-from tpu_training.goodput.ledger import Ledger, read
 from tpustack import console, errors, goodput, stacks
 from tpustack.cloud.google import Google, Nodes
 from tpustack.jobs.job import job_rows
@@ -354,7 +353,7 @@ def _figures(total: accounts.Account, estimate: Estimate | None) -> Json:
         "goodput": total.goodput,
         "parts": [
             (each.name, each.colour, sum(total.seconds[state] for state in each.states))
-            for each in parts.PARTS
+            for each in accounts.PARTS
         ],
         "cost": money and f"{money.total:f}",
         "complete": money is None or money.complete,

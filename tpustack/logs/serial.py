@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpu_core import words
-from tpu_training.goodput.ledger import read
+from tpu_core.ledger import read
 from tpustack import errors, goodput
 from tpustack.cloud.google import INSTANCE, Forbidden, Google, NotFound, look_up, says_disabled
 from tpustack.console import unbroken

@@ -65,10 +65,14 @@ class Environment:
         # By /dev/stderr a job opens its log again.
         self._own((*folders, self._folder / "log"))
         self._make_venv(with_pip=bool(needed))
-        if self._spec.framework == "tensorflow" or self._content.get("sees_packages"):
-            self._see_packages()
+        sees = self._spec.framework == "tensorflow" or self._content.get("sees_packages")
+        if sees:
+            self._see(self._machines())
         if needed:
             self._install(needed)
+        if not sees:
+            # After pip, which would miss what the trainer in the same folder needs.
+            self._see([])
 
     def variables(self) -> dict[str, str]:
         """Return the variables of the job's processes."""
@@ -118,18 +122,22 @@ class Environment:
             if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
                 raise SetupError("its requirements can't be installed: see its log")
 
-    def _see_packages(self) -> None:
-        """Let the environment find the machine's TensorFlow, and the trainer."""
+    def _machines(self) -> list[str]:
+        """Return where the machine's packages are, with a command for the trainer."""
         asked = subprocess.run(
             [self._python(), "-c", _PATHS], capture_output=True, text=True, check=False
         )
         if asked.returncode != 0:
             raise SetupError("the VM's TensorFlow can't be found")
-        paths = [*json.loads(asked.stdout), *filter(None, [os.environ.get(Variables.PACKAGES)])]
-        (packages,) = self._venv.glob("lib/python*/site-packages")
-        lines = [f"import site; site.addsitedir({path!r})" for path in paths]
-        self._write(packages / "tpu-stack.pth", "\n".join([*lines, ""]))
         self._write(self._venv / "bin" / "tpu-training", _TRAINER)
+        return list(json.loads(asked.stdout))
+
+    def _see(self, folders: Sequence[str]) -> None:
+        """Let the environment find the packages in these folders, `tpu_core` and the trainer."""
+        found = [*folders, *filter(None, [os.environ.get(Variables.PACKAGES)])]
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in found]
+        for packages in self._venv.glob("lib/python*/site-packages") if lines else ():
+            self._write(packages / "tpu-stack.pth", "".join(lines))
 
     def _write(self, path: Path, text: str) -> None:
         """Write a program or a file as the job, whose folder it is in."""

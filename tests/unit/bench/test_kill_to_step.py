@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.recovery import parts_of, sum_of
-from tpu_training.goodput.ledger import PARTS, Entry
+from tpu_core.ledger import PARTS, Entry
 
 STATES = {"PREEMPTED": 100.0, "DELETING": 104.0, "gone": 105.0, "CREATING": 107.0, "READY": 120.0}
 

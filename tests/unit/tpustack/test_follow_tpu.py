@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tpu_core.google import Answer
-from tpu_training.goodput.ledger import PARTS
+from tpu_core.ledger import PARTS
 from tpustack.cloud.google import NotFound
 from tpustack.engine import backend
 from tpustack.errors import TpustackError

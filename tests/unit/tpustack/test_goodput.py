@@ -18,7 +18,7 @@ from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Job, Outcome, Spec
 from tpu_core.bucket import Bucket
-from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
+from tpu_core.ledger import FINISHED, PARTS, Entry
 from tpustack import goodput
 from tpustack.cloud.google import Google
 from tpustack.engine import backend

@@ -16,12 +16,13 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from tpu_core.lease import LeaseError
 from tpu_training.checkpoints import checkpoints as checkpoint_folder
 from tpu_training.checkpoints.checkpoints import Checkpoints, Snapshot, host_of
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
-from tpu_training.errors import CheckpointError, DivergedError, Interrupted, LeaseError, translate
+from tpu_training.errors import CheckpointError, DivergedError, Interrupted, translate
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import LoopFigures, TrainLoop, run_loop, train

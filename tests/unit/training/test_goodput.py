@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tpu_training.goodput.account import STATES, Account, account, timeline
-from tpu_training.goodput.ledger import (
+from tpu_core.ledger import (
     FINISHED,
     PARTS,
     TPU_STATES,
@@ -21,6 +20,7 @@ from tpu_training.goodput.ledger import (
     parse_tpus,
     read,
 )
+from tpu_training.goodput.account import STATES, Account, account, timeline
 
 pytestmark = pytest.mark.training
 

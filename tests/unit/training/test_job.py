@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.unit.training.test_given_data import FUNCTION
+from tpu_core.lease import LocalLease
 from tpu_training.checkpoints.checkpoints import CheckpointFolder
-from tpu_training.checkpoints.lease import LocalLease
 from tpu_training.errors import DataError, InputError, find_known_error
 from tpu_training.job.run import Trainer
 

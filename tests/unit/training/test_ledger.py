@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.goodput.ledger import FINISHED, PARTS, Beginning, Entry, parse_entry
+from tpu_core.ledger import FINISHED, PARTS, Beginning, Entry, parse_entry
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.monitoring.measurements import LedgerWriter, StepTimes, read_ledger
 
@@ -34,14 +34,7 @@ class Trainer:
         with beginning.measure("connect"):
             self.now += 2.0
         self.times = StepTimes(self.summaries, beginning)  # type: ignore[arg-type]
-        self.ledger = LedgerWriter(
-            model_dir,
-            self.times,
-            90.0,
-            lambda: reason,
-            lambda: self.now,
-            self.write,
-        )
+        self.ledger = LedgerWriter(model_dir, self.times, beginning, lambda: reason, self.write)
         self.files: dict[str, str] = {}
 
     def write(self, path: str, text: str) -> None:
@@ -155,8 +148,8 @@ def test_what_cannot_be_written_does_not_end_the_training(
         raise OSError("disk full")
 
     trainer = Trainer(str(tmp_path))
-    trainer.ledger._write = full
-    with caplog.at_level(logging.WARNING, "tpu_training"):
+    trainer.ledger._entry._write = full
+    with caplog.at_level(logging.WARNING, "tpu_core"):
         trainer.train(0, 70, 70)
         trainer.ledger.finish()
     assert "ledger: not written (disk full)" in caplog.text

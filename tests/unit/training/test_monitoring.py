@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
+from tpu_core.ledger import Beginning
 from tpu_training.data.data_set import open_data
 from tpu_training.data.pipeline import TimedInput, evaluation_rows
 from tpu_training.errors import EndpointError, InputError
-from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.model import variable_names

@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 import tpu_training.checkpoints.reader as reader
-from tpu_training.checkpoints.lease import Lease, NoLease
+from tpu_core.lease import LeaseError, NoLease, Right
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.errors import CheckpointError, DivergedError, LeaseError
+from tpu_training.errors import CheckpointError, DivergedError
 from tpu_training.models.params import Params
 
 # A checkpoint that differs in one of these would fit only by accident: an optimizer's moments are
@@ -48,7 +48,7 @@ class Checkpoints:
         record: reader.JobRecord,
         keep: int,
         cluster: Cluster,
-        lease: Lease | None = None,
+        lease: Right | None = None,
     ) -> None:
         """Keep the last `keep` checkpoints of `state` under `model_dir`, held by `lease`.
 

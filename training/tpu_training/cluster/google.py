@@ -22,15 +22,13 @@ from urllib.error import HTTPError
 
 import tpu_core.google as core
 from tpu_core.bucket import Bucket
-from tpu_core.google import GoogleError, Json, MetadataServer, Tokens, Transport
+from tpu_core.google import GoogleError, Json, Tokens, metadata_server, transport
 from tpu_core.tpu import TPU, phase_of, state_of
 from tpu_training.cluster.endpoint import DEFAULT_PORT, Addresses, NamedTpu, Target, Wait, Workers
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _METADATA_SECONDS = 5.0
-# A lease is lost within a minute, so a dead connection must not hold a renewal up for longer.
-_TIMEOUT_SECONDS = 10.0
 _CURE = (
     "run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to a key "
     "file, or run on a VM with a service account and the cloud-platform scope"
@@ -53,12 +51,6 @@ _NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 logger = logging.getLogger(__name__)
 
 
-def metadata_server(environ: Mapping[str, str] = os.environ) -> MetadataServer:
-    """Return the metadata server, found as Google's clients do."""
-    host = environ.get("GCE_METADATA_HOST") or environ.get("GCE_METADATA_ROOT")
-    return MetadataServer(host) if host else MetadataServer()
-
-
 def metadata(path: str) -> str | None:
     """Return an entry of the metadata server; None without such an entry or such a server."""
     try:
@@ -67,22 +59,14 @@ def metadata(path: str) -> str | None:
         return None
 
 
-def transport(tokens: Tokens | None = None) -> Transport:
-    """Return what sends requests once, by default with Application Default Credentials."""
-    # Where a company's proxy signs all answers, these name its authority to google-auth and to
-    # TensorFlow's gs:// client; the standard library knows SSL_CERT_FILE alone.
-    names = (os.environ.get(name, "") for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
-    authorities = next((path for path in names if os.path.exists(path)), "")
-    return Transport(tokens or default_tokens(), 0.0, _TIMEOUT_SECONDS, authorities)
-
-
 def bucket(name: str, environ: Mapping[str, str] = os.environ) -> Bucket:
     """Return a bucket, with the token with which TensorFlow itself reaches it.
 
     TensorFlow takes this variable first (tsl/platform/cloud/google_auth_provider.cc).
     """
     token = environ.get("GOOGLE_AUTH_TOKEN_FOR_TESTING")
-    return Bucket(name, transport(Tokens(lambda: (token, math.inf)) if token else None))
+    tokens = Tokens(lambda: (token, math.inf)) if token else default_tokens()
+    return Bucket(name, transport(tokens))
 
 
 def default_tokens() -> Tokens:
@@ -140,7 +124,7 @@ def resolve(target: Target, wait: Wait, waiting: Callable[[], None] = lambda: No
     if not isinstance(target, NamedTpu):
         return target
     name = complete_name(target, metadata)
-    read = partial(read_tpu, core.Client(transport()))
+    read = partial(read_tpu, core.Client(transport(default_tokens())))
     tpu = wait_until_ready(read, name, wait, waiting)
     return addresses_of(read, name, tpu, f"{target.source}={target.name}")
 

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import tpu_core
+from tpu_core.lease import LeaseError
 
 EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2
 # systemd counts an exit by SIGTERM as clean and does not restart the job. 75 counts as a failure
 # for Restart=on-failure, so an interrupted job starts again and resumes.
-EXIT_START_AGAIN = 75
+EXIT_START_AGAIN = tpu_core.START_AGAIN
 
 
 class TrainingError(Exception):
@@ -54,12 +55,6 @@ class DataError(InputError):
 
 class CheckpointError(InputError):
     """A checkpoint belongs to another model."""
-
-
-class LeaseError(TrainingError):
-    """Another process trains in the same model directory."""
-
-    cause = "lease"
 
 
 class LoweringError(InputError):
@@ -200,6 +195,10 @@ def _compile(patterns: list[str]) -> re.Pattern[str]:
 
 def translate(error: Exception) -> TrainingError:
     """Return a TrainingError with the cause, the fix and the original text."""
+    if isinstance(error, LeaseError):
+        held = TrainingError(str(error))
+        held.cause = "lease"
+        return held
     text = _NOISE.sub("", f"{type(error).__name__}: {error}")
     known = find_known_error(text)
     shown = describe(error)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
-from tpu_training.goodput.ledger import FINISHED, READY, Entry, Ledger, Span, worst_at
+from tpu_core.ledger import FINISHED, READY, Entry, Ledger, Span, worst_at
 
 STATES = (
     ("step", "steps that count"),
@@ -19,15 +19,39 @@ STATES = (
     ("evaluating", "evaluations"),
     ("between", "between loops: summaries, callbacks"),
     ("lost", "steps after the last checkpoint, done again"),
-    ("loading", "loading TensorFlow"),
+    ("loading", "loading the framework"),
     ("initialising", "waiting for a TPU that is there, connecting, restoring"),
-    ("compiling", "the first loop, which compiles"),
+    ("compiling", "the first step or loop, which compiles"),
     ("queued", "waiting in Google's queue"),
     ("provisioning", "Google creates the TPU"),
     ("recovering", "a lost TPU is noticed, deleted, or can't be made"),
     ("stopped", "the TPU is stopped or deleted by a limit"),
     ("idle", "the TPU is there, and no trainer runs"),
     ("away", "no trainer runs; why is not known"),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of STATES under one name and in one colour, in every picture and page.
+
+    The colour has a contrast of at least 3:1 to the paper of a light page and of a dark one.
+    """
+
+    name: str
+    colour: str
+    states: tuple[str, ...]
+
+
+PARTS = (
+    Part("steps that count", "#0072b2", ("step",)),
+    Part("input", "#3a8fc0", ("input",)),
+    Part("checkpoints, evaluations", "#009e73", ("checkpoint", "evaluating", "between")),
+    Part("starting, compiling", "#968200", ("loading", "initialising", "compiling")),
+    Part("lost steps", "#c02a1d", ("lost",)),
+    Part("TPU away", "#d96c0a", ("queued", "provisioning", "recovering")),
+    Part("stopped", "#b5569a", ("stopped",)),
+    Part("idle, unknown", "#7a7a7a", ("idle", "away")),
 )
 # A start that still runs writes once a minute: so short a time after it says nothing.
 _TAIL = 180.0

@@ -18,16 +18,17 @@ import tpu_training.checkpoints.initial_weights as initial_weights
 import tpu_training.checkpoints.model_description as model_description
 import tpu_training.checkpoints.reader as reader
 import tpu_training.monitoring.measurements as measurements
+from tpu_core.lease import Right, hold
+from tpu_core.ledger import Beginning
 from tpu_training import errors, tasks
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.lease import Lease, hold
+from tpu_training.cluster import google
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.cluster.jax_devices import connect_jax
 from tpu_training.compile.answer import tpus, unknown_tpu
 from tpu_training.data import conversion, data_set, files, inspection, manifest, validation
 from tpu_training.data import function as data_function
-from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
@@ -76,7 +77,7 @@ def run_on(
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     hang_timer.watch_workers(cluster.workers)
-    with hold(job.model_dir, job.trains) as lease:
+    with hold(job.model_dir, job.trains, google.bucket) as lease:
         try:
             with step_by_step(job.params, cluster):
                 return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
@@ -124,7 +125,7 @@ class Trainer:
         shutdown: ShutdownRequest,
         hang_timer: HangTimer,
         beginning: Beginning,
-        lease: Lease,
+        lease: Right,
     ) -> None:
         """Create the model on the devices, from the newest checkpoint if there is one."""
         self._cluster, self._job, self._data = cluster, job, data
@@ -330,7 +331,7 @@ def _loops_of(cluster: Cluster) -> Loops:
 class LeaseCheck(Callback):
     """Ends a training whose model directory another process has taken over."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Right) -> None:
         self._lease = lease
 
     def between_loops(self, step: int, report: LoopReport) -> None:

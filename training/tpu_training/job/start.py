@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
+from tpu_core.ledger import Beginning
 from tpu_training.cluster import endpoint, google, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.manifest import BY_NAME, FILE_NAME
 from tpu_training.errors import NO_TENSORFLOW, InputError
-from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result, check_local_files
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import ShutdownRequest

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tpu_core.bucket import Bucket
-from tpu_core.google import GoogleError, MetadataServer
+from tpu_core.google import GoogleError, MetadataServer, metadata_server
 from tpu_core.records import replace_file
 from tpu_training.cluster import endpoint, google
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError, find_known_error
@@ -309,7 +309,7 @@ def hear_notices(
         threading.Thread(
             target=hear_of_tpu, args=about_tpu, name="tpu-notices", daemon=True
         ).start()
-    server = server or google.metadata_server()
+    server = server or metadata_server()
     if server.host == MetadataServer().host and not _is_google(_PRODUCT):
         return
     about = Notices(shutdown), over, server

@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from tpu_core import ledger as ledgers
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, files
-from tpu_training.goodput import ledger as ledgers
 from tpu_training.goodput.account import account
 from tpu_training.loop.callbacks import Callback, History, LoopReport
 from tpu_training.loop.state import TrainState
@@ -27,8 +25,6 @@ from tpu_training.monitoring.terminal import Progress
 
 STEP_PARTS = ("compute", "input", "checkpoint", "idle")
 STEP_TIMES = "seconds_per_step"
-# A killed start is known up to its last entry; each is a write to the bucket.
-_WRITE_SECONDS = 60.0
 REPORT_FORMAT = 1
 COST_NOTE = "TPU_TRAINING_COST_NOTE"
 """The variable that says what the machines keep costing, and which command ends that."""
@@ -57,7 +53,7 @@ class Monitor:
         self.model = ModelSummaries(cluster, params, data, state, self.summaries)
         self.progress = Progress(params.global_batch_size)
         self.times = StepTimes(self.summaries, beginning)
-        self.ledger = LedgerWriter(model_dir, self.times, beginning.begun, why)
+        self.ledger = LedgerWriter(model_dir, self.times, beginning, why)
         self.curves = Curves(self.summaries, self.progress, peak)
         self.history = History()
         self._profiles = ProfileCapture(logs, cluster.workers, parse_steps(params.profile_steps))
@@ -202,71 +198,41 @@ def read_ledger(model_dir: str) -> ledgers.Ledger:
 
 
 class LedgerWriter(Callback):
-    """Keeps the entry of this start, `MODEL_DIR/ledger/BEGIN-PROCESS.json`.
-
-    Runs after StepTimes, which measures. An entry that can't be written never ends a training.
-    """
+    """Keeps the entry of this start in the ledger. Runs after StepTimes, which measures."""
 
     def __init__(
         self,
         model_dir: str,
         times: StepTimes,
-        begun: float,
+        beginning: ledgers.Beginning,
         why: Callable[[], str] = lambda: "",
-        clock: Callable[[], float] = time.monotonic,
         write: Callable[[str, str], None] = files.write_text,
     ) -> None:
-        """Take the figures from `times`; the job was started at `begun` by `clock`.
-
-        `why` says why it was asked to end, if it was.
-        """
-        self._times, self._clock, self._write = times, clock, write
-        self._begun, self._why = begun, why
-        self._begin = time.time() - (clock() - begun)
-        name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._begin))}-{os.getpid()}.json"
-        self._path = f"{model_dir.rstrip('/')}/{ledgers.FOLDER}/{name}"
-        self._first = self._last = 0
+        """Take the figures from `times`; `why` says why the job was asked to end, if it was."""
+        folder = model_dir.rstrip("/")
+        self._entry = ledgers.Writer(
+            times.seconds, beginning, lambda path, text: write(f"{folder}/{path}", text)
+        )
+        self._why = why
         self._goal: int | None = None
-        self._written = clock()
 
     def start(self, step: int) -> None:
         """Note the first step."""
-        self._first = self._last = step
-        self._keep("")
+        self._entry.start(step)
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """Note the step; write from time to time."""
-        self._last, self._goal = step, report.last_step
-        # A start that is killed can't write later how far its checkpoints go.
-        if report.checkpoint_seconds or self._clock() - self._written >= _WRITE_SECONDS:
-            self._keep("")
+        """Note the step."""
+        self._goal = report.last_step
+        self._entry.step(step, saved=bool(report.checkpoint_seconds))
 
     def close(self) -> None:
         """Write why the training ended; the evaluations of a finished job come yet."""
-        self._keep(self._why() or ("" if self._last == self._goal else "the trainer ended"))
+        done = self._entry.last == self._goal
+        self._entry.keep(self._why() or ("" if done else "the trainer ended"))
 
     def finish(self) -> None:
         """Write the last time, after all evaluations."""
-        self._keep(ledgers.FINISHED)
-
-    def _entry(self, ending: str) -> ledgers.Entry:
-        seconds = {part: round(self._times.seconds[part], 3) for part in ledgers.PARTS}
-        return ledgers.Entry(
-            begin=round(self._begin, 3),
-            duration=round(self._clock() - self._begun, 3),
-            first_step=self._first,
-            last_step=self._last,
-            seconds=seconds,
-            machine=socket.gethostname(),
-            ending=ending,
-        )
-
-    def _keep(self, ending: str) -> None:
-        self._written = self._clock()
-        try:
-            self._write(self._path, self._entry(ending).to_json())
-        except Exception as error:
-            logger.warning("ledger: not written (%s)", error)
+        self._entry.keep(ledgers.FINISHED)
 
 
 def write_report(model_dir: str) -> str:

@@ -11,9 +11,8 @@ from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Fault
 from tests.unit.localcloud.storage.conftest import Bucket
 from tpu_core.google import GoogleError
+from tpu_core.lease import BucketLease, LeaseError
 from tpu_core.process import Process
-from tpu_training.checkpoints.lease import BucketLease
-from tpu_training.errors import LeaseError
 from tpustack.cloud.google import Google
 
 PATH = "jobs/one two/lease.json"

@@ -19,7 +19,8 @@ from localcloud.testing import Client
 from tests.browser import PICTURES, Page, browsing, find_browser, serving
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
-from tpu_training.goodput import ledger, parts
+from tpu_core import ledger
+from tpu_training.goodput import account
 from tpustack.cloud.google import ApiError, Google
 from tpustack.dashboard.server import Application
 from tpustack.dashboard.sources import Place, Source
@@ -315,11 +316,11 @@ def test_every_part_of_the_time_is_seen_on_light_and_dark_paper() -> None:
         linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in values]
         return sum(map(float.__mul__, (0.2126, 0.7152, 0.0722), linear))
 
-    for part in parts.PARTS:
+    for part in account.PARTS:
         for paper in ("#ffffff", "#14171b"):
             low, high = sorted((light(part.colour), light(paper)))
             assert (high + 0.05) / (low + 0.05) >= 3, (part, paper)
-    assert len({part.colour for part in parts.PARTS}) == len(parts.PARTS)
+    assert len({part.colour for part in account.PARTS}) == len(account.PARTS)
 
 
 def a_training(queue: Queue) -> None:

@@ -16,8 +16,8 @@ from infra.cost import of_stack
 from infra.settings.parse import parse
 from tests.unit.tpustack.dashboard.conftest import BUCKET
 from tpu_agent.jobs.queue import Queue
+from tpu_core.ledger import PARTS, Entry, File, read
 from tpu_training.goodput.account import Segment
-from tpu_training.goodput.ledger import PARTS, Entry, File, read
 from tpustack.cloud.google import Google
 from tpustack.dashboard.sources import Place, Trainings, by_day, points, thinned, training
 

@@ -1,23 +1,27 @@
 """The ledger of a job: what each of its starts did with its time, and what became of its TPUs.
 
-Each start of the trainer rewrites one file of its own, `MODEL_DIR/ledger/*.json`. The agent writes
+Each start of a trainer rewrites one file of its own, `MODEL_DIR/ledger/*.json`. The agent writes
 `tpus-*.json` next to them: a JSON object with `format`, `machine`, `seen` (its last sign of life)
-and `events` with `at`, `tpu`, `state` and `cause`. Loads no TensorFlow.
+and `events` with `at`, `tpu`, `state` and `cause`.
 """
 
 import dataclasses
 import json
+import logging
+import os
+import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from tpu_core import records
 
 FOLDER = "ledger"
-# Before the first step, as job/start.py measures it, and from it on, as StepTimes does.
+# Before the first step, as Beginning measures it, and from it on.
 BEFORE = ("load", "wait", "connect", "restore")
 PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
 _LATEST = 1e12
@@ -28,6 +32,10 @@ PREFIX = "tpus-"
 _WORST = ("stopped", "recovering", "queued", "provisioning", "absent")
 # An agent that is silent for longer was not just restarted: what happened is unknown.
 _SILENCE = 900.0
+# A killed start is known up to its last entry; each is a write to the bucket.
+_WRITE_SECONDS = 60.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -258,3 +266,57 @@ class Beginning:
         finally:
             within = sum(self.seconds.values()) - before
             self.seconds[part] += self.clock() - begun - within
+
+
+class Writer:
+    """Keeps the entry of this start. An entry that can't be written never ends a training.
+
+    Attributes:
+        seconds: What it has spent on each of PARTS so far, by those who measure.
+        last: The last step that it finished.
+    """
+
+    def __init__(
+        self, seconds: Mapping[str, float], beginning: Beginning, write: Callable[[str, str], None]
+    ) -> None:
+        """Begin with `beginning`; `write` gets the path in the model directory, and the text."""
+        self.seconds, self._write = seconds, write
+        self._clock, self._begun = beginning.clock, beginning.begun
+        self._begin = time.time() - (self._clock() - self._begun)
+        # One process may start twice in a second.
+        begin = datetime.fromtimestamp(self._begin, tz=timezone.utc)
+        self._path = f"{FOLDER}/{begin:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}.json"
+        self.last, self._first = 0, -1
+        self._written = self._clock()
+
+    def start(self, step: int) -> None:
+        """Note the step from which it continues, and write."""
+        self._first = self.last = step
+        self.keep()
+
+    def step(self, step: int, *, saved: bool = False) -> None:
+        """Note a finished step; write from time to time, and if a checkpoint has `saved` it."""
+        self.last = step
+        # A start that is killed can't write later how far its checkpoints go.
+        if saved or self._clock() - self._written >= _WRITE_SECONDS:
+            self.keep()
+
+    def keep(self, ending: str = "") -> None:
+        """Write all of it, once it has started."""
+        # Without its first step it would say that all earlier ones are done again.
+        if self._first < 0:
+            return
+        self._written = self._clock()
+        entry = Entry(
+            begin=round(self._begin, 3),
+            duration=round(self._clock() - self._begun, 3),
+            first_step=self._first,
+            last_step=self.last,
+            seconds={part: round(self.seconds[part], 3) for part in PARTS},
+            machine=socket.gethostname(),
+            ending=ending,
+        )
+        try:
+            self._write(self._path, entry.to_json())
+        except Exception as error:
+            logger.warning("ledger: not written (%s)", error)
