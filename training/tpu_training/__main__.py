@@ -236,7 +236,11 @@ def _add_data(modes: Any) -> None:
         default=128,
         help="token ids per text (default: 128)",
     )
-    option("--vocabulary", metavar="FILE", help="vocabulary file in the form of BERT's vocab.txt")
+    option(
+        "--vocabulary",
+        metavar="FILE",
+        help="BERT's vocab.txt, a tokenizer.json, or SentencePiece's .model",
+    )
     option(
         "--vocabulary-size",
         type=commands.number(int, 8),

@@ -492,7 +492,7 @@ OPTIMIZER = "model.compile(keras.optimizers.{}, 'sparse_categorical_crossentropy
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', run_eagerly=True)"),
             {},
-            "run_eagerly=True: the step is always compiled; remove it",
+            "run_eagerly=True: remove it, and train with --eager=true",
         ),
         (
             FUNCTIONAL.format(end="", compile="model.compile('sgd', 'mse', loss_weights=[2.0])"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,129 @@ def test_a_packed_text_is_answered_as_if_it_were_alone(packed: str, one_device: 
         )
         at += len(text)
     assert (targets != IGNORED).sum() == at - len(texts_of(row))
+
+
+def bpe(folder: Path, special: Sequence[str], post: bool) -> str:
+    """Write a tokenizer.json, like GPT-2's or, with what it puts around texts, like BERT's."""
+    library = pytest.importorskip("tokenizers")
+    tokens = library.Tokenizer(library.models.BPE())
+    tokens.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = library.pre_tokenizers.ByteLevel.alphabet()
+    first = list(special) if post else []
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=first, initial_alphabet=letters
+    )
+    tokens.train_from_iterator(TEXTS, trainer)
+    tokens.add_special_tokens(list(special))
+    if post:
+        around = [(name, tokens.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+        tokens.post_processor = library.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=around
+        )
+    tokens.save(str(folder / "tokenizer.json"))
+    return str(folder / "tokenizer.json")
+
+
+def pieces(folder: Path, **special: int) -> str:
+    """Write a model of SentencePiece."""
+    library = pytest.importorskip("sentencepiece")
+    library.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS),
+        model_prefix=str(folder / "spiece"),
+        vocab_size=20,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **special,
+    )
+    return str(folder / "spiece.model")
+
+
+TOKENIZERS: dict[str, tuple[Any, int, int | None, int]] = {
+    # What makes it, then the start (-1: the last token), the end, and what is added to its ids.
+    "gpt2": (lambda to: bpe(to, ["<|endoftext|>"], post=False), -1, None, 1),
+    "bert": (lambda to: bpe(to, ["[PAD]", "[CLS]", "[SEP]"], post=True), 1, 2, 0),
+    "t5": (lambda to: pieces(to, pad_id=0, eos_id=1, unk_id=2, bos_id=-1), 1, None, 0),
+    "llama": (lambda to: pieces(to), 2, 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_of_a_library_gives_its_ids_and_stays_with_the_data(
+    name: str, tmp_path: Path
+) -> None:
+    make, start, end, more = TOKENIZERS[name]
+    file = make(tmp_path)
+    given = [f"--source={write(tmp_path / 'csv')}", f"--vocabulary={file}", "--text-length=40"]
+    for packs in ([], ["--pack"]):
+        output = tmp_path / f"data{len(packs)}"
+        assert main(["data", "convert", *given, *packs, f"--output={output}"]) == 0
+        kept = open_data(str(output)).manifest.vocabulary
+        assert (output / kept).read_bytes() == Path(file).read_bytes()
+    if file.endswith(".json"):
+        library = pytest.importorskip("tokenizers").Tokenizer.from_file(file)
+        ids = [library.encode(text, add_special_tokens=False).ids for text in TEXTS]
+        size = library.get_vocab_size()
+    else:
+        made: Any = pytest.importorskip("sentencepiece")
+        library = made.SentencePieceProcessor(model_file=file)
+        ids, size = [library.encode(text) for text in TEXTS], library.get_piece_size()
+    start, ends = start if start > 0 else size, [] if end is None else [end]
+    wanted = [[start, *(each + more for each in text), *ends] for text in ids]
+    cut = [each if len(each) <= 40 else [*each[: 40 - len(ends)], *ends] for each in wanted]
+    found = rows(str(tmp_path / "data0"))
+    assert sorted([int(i) for i in row if i] for row in found) == sorted(cut)
+    spec = open_data(str(tmp_path / "data1")).manifest.spec
+    assert (spec.start, spec.vocabulary) == (start, size + more)
+    inside = [int(i) for row in rows(str(tmp_path / "data1")) for i in row if i and i != start]
+    assert sorted(inside) == sorted(i for each in wanted for i in each if i != start)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.json", "{}", "tokenizers can't read it ("),
+        ("spiece.model", "no model", "sentencepiece can't read it ("),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(
+    name: str,
+    content: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip(words.split()[0])
+    (tmp_path / name).write_text(content)
+    given = [f"--source={write(tmp_path / 'csv')}", f"--vocabulary={tmp_path / name}"]
+    assert main(["data", "convert", *given, f"--output={tmp_path / 'data'}"]) == 2
+    assert f"--vocabulary={tmp_path / name}: {words}" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_missing_library_of_a_tokenizer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    (tmp_path / "spiece.model").write_text("")
+    given = [f"--source={write(tmp_path / 'csv')}", f"--vocabulary={tmp_path / 'spiece.model'}"]
+    assert main(["data", "convert", *given, f"--output={tmp_path / 'data'}"]) == 2
+    assert "which is not installed: pip install sentencepiece" in capsys.readouterr().err
+
+
+@KERAS
+def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(
+    packed: str, one_device: Cluster, tmp_path: Path
+) -> None:
+    def create_model(spec: Any) -> Any:
+        import keras
+
+        inputs = keras.Input(spec.shape, dtype="int32")
+        x = keras.layers.Embedding(10, 4)(inputs)
+        return keras.Model(inputs, keras.layers.Dense(spec.vocabulary)(x))
+
+    words = r"tokenizer has 19 tokens, but the model's embedding 10; convert the texts with the mod"
+    with pytest.raises(tpu_training.TrainingError, match=words):
+        on(one_device, model=create_model, data=packed, task="causal_lm", model_dir=str(tmp_path))
 
 
 def test_no_beginning_of_a_text_is_hidden_or_drawn(packed: str, one_device: Cluster) -> None:

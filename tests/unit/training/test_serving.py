@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tpu_training
 from tpu_training.__main__ import main
-from tpu_training.data.conversion import Tokenizer
+from tpu_training.data.conversion import WordPiece
 from tpu_training.data.manifest import parse_manifest
 
 pytestmark = pytest.mark.training
@@ -23,7 +23,7 @@ def test_a_model_of_texts_predicts_like_one_of_images(
     assert main([*export, f"--output={tmp_path}/x"]) == 0
     (step,) = (tmp_path / "x").iterdir()
     predict = tf.saved_model.load(str(step)).signatures["serving_default"]
-    tokenizer = Tokenizer((data / "vocabulary.txt").read_text().splitlines())
+    tokenizer = WordPiece((data / "vocabulary.txt").read_text().splitlines())
     texts = (
         "the seat was dull but the film was clever",
         "the film was not good but the seat was good",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import logging
 import math
 import re
@@ -86,17 +87,17 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
     """
     directory = Path(output)
     refuse_used(directory)
-    tokens = list(data.tokens)
+    start, tokenizer = 0, None
+    file = (VOCABULARY_FILE, _lines(data.tokens)) if data.tokens else ("", b"")
     if data.kind == source.TEXT and not data.vocabulary:
-        tokens = _vocabulary(data, storage)
+        tokenizer = _tokenizer(data, storage)
+        file = tokenizer.file
     elif storage.packed:
         what = "token ids" if data.vocabulary else f"{data.kind}s"
         raise InputError(f"--pack: is for texts, but {data.name} has {what}; omit it")
-    start = 0
-    if storage.packed:
-        tokenizer = Tokenizer(tokens)
+    if storage.packed and tokenizer:
         data, start = _packed(data, tokenizer, storage.text_length), tokenizer.start
-    encoder = _encoder(data, storage, tokens)
+    encoder = _encoder(data, storage, tokenizer)
     prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
     with new_folder(directory):
         splits = {
@@ -106,10 +107,9 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
         spec = manifest.stored_spec(
             encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets, start
         )
-        file = VOCABULARY_FILE if tokens else ""
-        written = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, file)
-        if tokens:
-            (directory / file).write_text("\n".join(tokens) + "\n", encoding="utf-8")
+        written = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, file[0])
+        if file[0]:
+            (directory / file[0]).write_bytes(file[1])
         (directory / manifest.FILE_NAME).write_text(written.to_json(), encoding="utf-8")
     counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
     logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
@@ -142,36 +142,41 @@ def write_given(splits: Mapping[str, Any], model_dir: str) -> str | None:
     return str(directory)
 
 
-def _encoder(data: Source, storage: Storage, tokens: list[str]) -> Encoder:
+def _encoder(data: Source, storage: Storage, tokenizer: Tokenizer | None) -> Encoder:
     first: Any = next(data.splits["train"].read()).feature
     if data.vocabulary:
         (length,) = np.shape(first)
         return Tokens(lambda feature: np.asarray(feature).tolist(), length, data.vocabulary)
-    if data.kind == source.TEXT:
-        tokenizer, length = Tokenizer(tokens), storage.text_length
+    if tokenizer:
+        length = storage.text_length
         return Tokens(lambda words: tokenizer.encode(str(words), length), length, tokenizer.size)
     encoding = manifest.ENCODED if isinstance(first, bytes) else manifest.RAW
     return Images(storage.encoding or encoding)
 
 
-def _vocabulary(data: Source, storage: Storage) -> list[str]:
-    """Read the tokens from the given file, or make them from the training texts."""
+def _lines(tokens: Sequence[str]) -> bytes:
+    return ("\n".join(tokens) + "\n").encode()
+
+
+def _tokenizer(data: Source, storage: Storage) -> Tokenizer:
+    """Take the tokens of the given file, or make them from the training texts."""
     if storage.vocabulary is None:
         texts = (str(example.feature) for example in data.splits["train"].read())
         tokens = learn_vocabulary(texts, storage.vocabulary_size)
         logger.info("data: collected a vocabulary of %d tokens", len(tokens))
-        return tokens
+        return WordPiece(tokens)
     path = Path(storage.vocabulary)
     try:
-        tokens = path.read_text(encoding="utf-8").splitlines()
-        Tokenizer(tokens)
+        if path.suffix in (".json", ".model"):
+            return LibraryTokenizer(path)
+        return WordPiece(path.read_text(encoding="utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
     except ValueError as error:
         raise DataError(
-            f"--vocabulary={path}: {error}; expected one token per line, as in BERT's vocab.txt"
+            f"--vocabulary={path}: {error}; expected one token per line as in BERT's vocab.txt, "
+            "a tokenizer.json, or SentencePiece's .model"
         ) from error
-    return tokens
 
 
 def _is_function_file(path: Path) -> bool:
@@ -461,7 +466,35 @@ _LONGEST_WORD = 100
 
 
 class Tokenizer:
-    """Turns texts into token ids of one length."""
+    """Turns texts into token ids, in which 0 is padding.
+
+    Attributes:
+        size: The number of ids.
+        start: The id with which a text begins.
+        end: Those with which it ends: one, or none.
+        file: The name and content of what it is made from.
+    """
+
+    size: int
+    start: int
+    end: Sequence[int]
+    file: tuple[str, bytes]
+
+    def whole(self, text: str) -> list[int]:
+        """Return start, all of the text, and its end."""
+        raise NotImplementedError
+
+    def encode(self, text: str, length: int) -> list[int]:
+        """Return the same, cut or padded to `length`."""
+        ids = self.whole(text)
+        if len(ids) > length:
+            # A text that is cut ends as others do.
+            ids = [*ids[: length - len(self.end)], *self.end]
+        return ids + [0] * (length - len(ids))
+
+
+class WordPiece(Tokenizer):
+    """BERT's: greedy, longest piece first."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         """Assign ids to the tokens in order. Raises ValueError if a special token is missing.
@@ -474,23 +507,24 @@ class Tokenizer:
         if self._ids[source.PADDING]:
             place = self._ids[source.PADDING]
             raise ValueError(f"has {source.PADDING} at {place}; it must be the first")
-        self.size, self.start = len(vocabulary), self._ids[START]
+        self.size, self.start, self.end = len(vocabulary), self._ids[START], [self._ids[END]]
+        self.file = (VOCABULARY_FILE, _lines(vocabulary))
         self._cased = any(t != t.lower() for t in vocabulary if not t.startswith("["))
 
     def whole(self, text: str) -> list[int]:
         """Return start, the words' pieces and end."""
         pieces = (self._pieces(word) for word in words(text, self._cased))
-        return [self.start, *chain.from_iterable(pieces), self._ids[END]]
+        return [self.start, *chain.from_iterable(pieces), *self.end]
 
     def encode(self, text: str, length: int) -> list[int]:
-        """Return start, the words' pieces and end, cut or padded to `length`."""
+        """Return start, the words' pieces and end."""
         # Words beyond `length` are not even looked up, so a long text costs what its cut costs.
         ids = [self.start]
         for word in words(text, self._cased):
             if len(ids) >= length:
                 break
             ids += self._pieces(word)
-        ids = [*ids[: length - 1], self._ids[END]]
+        ids = [*ids[: length - 1], *self.end]
         return ids + [0] * (length - len(ids))
 
     def _pieces(self, word: str) -> list[int]:
@@ -506,6 +540,80 @@ class Tokenizer:
             else:
                 return [self._ids[UNKNOWN]]
         return pieces or [self._ids[UNKNOWN]]
+
+
+_LIBRARIES = {".json": "tokenizers", ".model": "sentencepiece"}
+# What begins and ends texts where the file of a tokenizer doesn't say so.
+_FIRST = ("<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", START)
+_LAST = ("</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", END)
+
+
+class LibraryTokenizer(Tokenizer):
+    """A `tokenizer.json` of Hugging Face's tokenizers, or a model of SentencePiece."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file.
+
+        Raises:
+            InputError: Its library is not installed.
+            ValueError: It is not what its name says, or knows no beginning of a text.
+        """
+        content, library = path.read_bytes(), _LIBRARIES[path.suffix]
+        self.file = (path.name, content)
+        try:
+            made = importlib.import_module(library)
+        except ImportError as error:
+            raise InputError(
+                f"--vocabulary={path}: needs {library}, which is not installed: pip install "
+                f"{library}"
+            ) from error
+        try:
+            count, first, last = self._read(made, content, path.suffix == ".json")
+        except Exception as error:  # Rust's and C++' errors have no class of their own.
+            raise ValueError(f"{library} can't read it ({error})") from error
+        if first is None:
+            raise ValueError(f"has no token that begins a text, such as {', '.join(_FIRST)}")
+        self.size, self.start = count + self._more, first + self._more
+        # One that does both only begins: several texts in an example are told apart by it.
+        self.end = [] if last in (None, first) else [last + self._more]
+
+    def _read(self, made: Any, content: bytes, is_json: bool) -> tuple[int, Any, Any]:
+        """Return the number of tokens, and which one begins and ends a text, or None."""
+        if is_json:
+            tokens = made.Tokenizer.from_buffer(content)
+            tokens.no_padding()
+            tokens.no_truncation()
+            self._ids: Callable[[str], list[int]] = lambda text: (
+                tokens.encode(text, add_special_tokens=False).ids
+            )
+            # What it puts around a text comes before names.
+            around, sample = tokens.encode("").ids, tokens.encode("a").ids
+            first, last = (
+                around[at] if around and around[at] == sample[at] else _known(tokens, names)
+                for at, names in ((0, _FIRST), (-1, _LAST))
+            )
+            zero = tokens.get_added_tokens_decoder().get(0)
+            is_padding = bool(zero and zero.special and "unk" not in zero.content.lower())
+            count = tokens.get_vocab_size()
+        else:
+            pieces = made.SentencePieceProcessor(model_proto=content)
+            self._ids = pieces.encode
+            first, last = (None if i < 0 else i for i in (pieces.bos_id(), pieces.eos_id()))
+            is_padding, count = pieces.is_control(0), pieces.get_piece_size()
+        self._more = int(not is_padding or 0 in (first, last))
+        if self._more:
+            logger.info("data: ids are one more than the tokenizer's, whose 0 isn't padding")
+        return count, last if first is None else first, last
+
+    def whole(self, text: str) -> list[int]:
+        """Return start, the text's tokens and its end."""
+        return [self.start, *(number + self._more for number in self._ids(text)), *self.end]
+
+
+def _known(tokens: Any, names: Sequence[str]) -> int | None:
+    """Return the id of the first of `names` that a tokenizer has."""
+    ids = map(tokens.token_to_id, names)
+    return next((number for number in ids if number is not None), None)
 
 
 # Examples that are filled at the same time: more would save hardly any padding.

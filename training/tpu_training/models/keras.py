@@ -8,6 +8,7 @@ draws the same numbers. Keras is imported only where the user's own file has loa
 
 import dataclasses
 import importlib
+import math
 import random
 import re
 import sys
@@ -184,7 +185,7 @@ def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
         dtype = numbers.features(lambda _, own: own)
         given = numbers.features(lambda shape, own: keras.Input(shape, dtype=own))
         outputs = model(given, training=False)
-    _refuse(where, _output_problems(outputs, spec))
+    _refuse(where, [*_output_problems(outputs, spec), *_token_problems(model, spec)])
     one_for_two = tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and _two_classes(spec)
     logits = spec.targets != NUMBERS
     shapes = {name: tuple(x.shape[1:]) for name, x in outputs.items()} if spec.several else None
@@ -382,6 +383,19 @@ def _two_classes(spec: DataSpec) -> bool:
     return spec.targets == CLASS and spec.output_shape == (2,)
 
 
+def _token_problems(model: Any, spec: DataSpec) -> Iterator[str]:
+    """Yield what is wrong with the tokens of `spec`: on a TPU an id beyond a table is its last."""
+    import keras
+
+    layers = model._flatten_layers()
+    rows = [each.input_dim for each in layers if isinstance(each, keras.layers.Embedding)]
+    if spec.kind == "text" and max(rows, default=math.inf) < spec.vocabulary:
+        yield (
+            f"the data's tokenizer has {spec.vocabulary:,} tokens, but the model's embedding "
+            f"{max(rows):,}; convert the texts with the model's own tokenizer"
+        )
+
+
 def _model_problems(model: Any, spec: DataSpec) -> Iterator[str]:
     """Yield what is wrong with `model` before it is built."""
     import keras
@@ -399,7 +413,7 @@ def _model_problems(model: Any, spec: DataSpec) -> Iterator[str]:
     if weighted and not spec.several:
         yield "loss_weights: there is one loss; remove them (`metrics` comes after them)"
     if getattr(model, "run_eagerly", False):
-        yield "run_eagerly=True: the step is always compiled; remove it"
+        yield "run_eagerly=True: remove it, and train with --eager=true"
     for layer in model._flatten_layers():
         if getattr(layer, "compute_dtype", None) == "float16":
             yield (

@@ -273,7 +273,7 @@ def build_params(
 
 def describe_params(kind: type[Params] = Params) -> str:
     """Return the help text: by group, a line per parameter with name, default and meaning."""
-    groups = (Params, OptimizerParams, MachineParams, kind)
+    groups: tuple[type, ...] = (Params, OptimizerParams, MachineParams, kind)
     lines: dict[type, list[str]] = {group: [] for group in groups}
     for field in dataclasses.fields(kind):
         owner = next((each for each in groups if field.name in _declared(each)), kind)
