@@ -20,6 +20,7 @@ import pytest
 import tpu_training
 from tests.unit.training import pages
 from tpu_training.errors import InputError
+from tpu_training.models.params import param
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -31,6 +32,13 @@ IMAGES = RANDOM.integers(0, 256, (60, 4, 4, 1), dtype=np.uint8)
 CLASSES = IMAGES[:, 0, 0, 0] // 128
 ARRAYS = {"train": (IMAGES[:40], CLASSES[:40]), "test": (IMAGES[40:], CLASSES[40:])}
 SIZES = {"global_batch_size": 20, "evaluation_batch_size": 16, "steps_per_loop": 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sized(tpu_training.Params):
+    """With a field that no checkpoint's record holds."""
+
+    sizes: tuple[int, ...] = param((1, 2), "sizes")
 
 
 @pytest.fixture
@@ -301,6 +309,15 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         (
             {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
             "with 1 numbers, split train features uint8 of the shape (4, 4, 1) with class",
+        ({"params": tpu_training.Params(), "epochs": -1}, "--epochs=-1: must be at least 0.001"),
+        ({"params": tpu_training.Params(seed=-1)}, "--seed=-1: must be at least 0"),
+        ({"params": tpu_training.Params(), "part_batch_size": 3}, "--part_batch_size: unknown"),
+        ({"params": Sized()}, "--sizes=(1, 2): expected int, float or str as its type"),
+        ({"params": "epochs"}, "params='epochs': expected a mapping or the model's own class"),
+        ({"task": 3}, "--task=3: unknown; see --help for all names; expected classification"),
+        ({"callbacks": [print]}, "callbacks=[<built-in function print>], expected a list of tpu_"),
+        ({"callbacks": tpu_training.Callback()}, "expected a list of tpu_training.loop.callbacks"),
+        ({"model_dir": Path("m")}, "model_dir=PosixPath('m'): expected a str, a path or gs://"),
         ),
     ],
 )

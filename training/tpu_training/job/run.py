@@ -7,7 +7,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -29,7 +29,14 @@ from tpu_training.data import function as data_function
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
-from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
+from tpu_training.loop.callbacks import (
+    Callback,
+    Control,
+    LoopReport,
+    ShutdownRequest,
+    checked,
+    started,
+)
 from tpu_training.loop.evaluation import (
     Evaluation,
     EvaluationLoop,
@@ -419,12 +426,7 @@ def create_observers(job: Job) -> list[Callback]:
     create = getattr(load_file(path, "callback"), "create_callbacks", None)
     if not callable(create):
         raise errors.InputError(f"--callback={path}: lacks a function `create_callbacks(job)`")
-    made = create(job)
-    if not isinstance(made, Sequence) or not all(isinstance(each, Callback) for each in made):
-        raise errors.InputError(
-            f"--callback={path}: create_callbacks returned {made!r}, expected a list of "
-            "tpu_training.loop.callbacks.Callback"
-        )
+    made = checked(create(job), f"--callback={path}: create_callbacks returned ")
     return [*made, *job.callbacks]
 
 

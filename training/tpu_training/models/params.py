@@ -35,7 +35,7 @@ EXACT, FAST = "exact", "fast"
 TENSORFLOW, JAX = "tensorflow", "jax"
 LARGEST_IMAGE = 4096
 # The types of parameters, as messages call them.
-KINDS = {int: "a whole number", float: "a number", str: "a word"}
+KINDS = {int: "a whole number", float: "a number", str: "a word, in quotes"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,9 +274,10 @@ def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 def convert(value: Any, kind: type) -> Any:
     """Convert a flag's text or a file's value to `kind`. Raises ValueError with the expectation."""
-    expected = KINDS[kind]
-    # A bool is an int to Python, but no parameter takes one.
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    expected = KINDS.get(kind, "int, float or str as its type")
+    # A bool is an int to Python, but no parameter takes one. And 10:20 is 620 to YAML.
+    taken = (int, float, str) if kind is not str else (str,)
+    if kind not in KINDS or isinstance(value, bool) or not isinstance(value, taken):
         raise ValueError(f"expected {expected}")
     try:
         # JSON's 1e3 is a float, and whole.
