@@ -135,6 +135,10 @@ def test_a_second_fit_call_resumes_and_returns_history_and_metrics(
     assert second.metrics["validation_examples"] == 10
     said = second.predict(IMAGES[40:])["classes"]
     assert np.mean(said == CLASSES[40:]) == pytest.approx(second.metrics["test_accuracy"])
+    third = fit(create_model, **where, epochs=6, mode="train")
+    assert "test_accuracy" not in third.metrics, "which would be that of step 8"
+    last = fit(create_model, **where, epochs=6, mode="evaluate")
+    assert (last.metrics["steps"], last.metrics["test_examples"]) == (12, 20)
 
 
 def test_predictions_match_the_reported_model_batch_by_batch(

@@ -362,7 +362,11 @@ class Metrics:
         """Merge the values into the file of an earlier run; return a summary line and them."""
         path = f"{model_dir}/metrics.json"
         # An evaluation alone must not lose the figures of the training before it.
-        merged = {**files.read_json(path), "format": _FORMAT, **self.values}
+        had = files.read_json(path)
+        # But those of other weights are not the figures of these.
+        if self.values.get("steps", had.get("steps")) != had.get("steps"):
+            had = {}
+        merged = {**had, "format": _FORMAT, **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
         if self._confusion:
             names = self._class_names or range(len(self._confusion))
