@@ -119,6 +119,14 @@ class Trainer:
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
+        validates = job.trains and manifest.VALIDATION in data.manifest.splits
+        tests = job.evaluates and manifest.TEST in data.manifest.splits
+        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
+        if splits and not state.evaluates:
+            raise errors.InputError(
+                f"the task {state.task.name} has no losses, so it can't evaluate the data's "
+                f"{' and '.join(splits)} split; give it losses, or train without"
+            )
         record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
@@ -135,15 +143,7 @@ class Trainer:
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
         self._checkpoints.copied = self._monitor.model.copied
-        validates = job.trains and manifest.VALIDATION in data.manifest.splits
-        tests = job.evaluates and manifest.TEST in data.manifest.splits
         self._loops = _loops_of(cluster)
-        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
-        if splits and not state.evaluates:
-            raise errors.InputError(
-                f"the task {state.task.name} has no losses, so it can't evaluate the data's "
-                f"{' and '.join(splits)} split; give it losses, or train without"
-            )
         if job.trains and job.evaluates and not tests:
             logger.info("evaluate: the data has no test split, so nothing is tested at the end")
         # Nothing is compiled before the first evaluation.
