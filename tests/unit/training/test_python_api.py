@@ -178,8 +178,11 @@ def test_a_task_that_makes_its_input_predicts_from_raw_features(
     arrays = {"train": (texts[:40], None), "test": (texts[40:], None)}
     sizes = SIZES | {"layers": 1, "hidden_size": 8, "epochs": 1}
     result = fit("bert", task="causal_lm", data=arrays, model_dir=str(tmp_path / "m"), **sizes)
-    said = result.predict(texts[40:])["outputs"].argmax(axis=-1)
-    assert np.mean(said == texts[40:, 1:]) == pytest.approx(result.metrics["test_accuracy"])
+    said = result.predict(texts[40:])["outputs"]
+    right = said.argmax(axis=-1) == texts[40:, 1:]
+    assert np.mean(right) == pytest.approx(result.metrics["test_accuracy"])
+    loaded = tpu_training.load(result.model_dir).predict(texts[40:])
+    np.testing.assert_allclose(loaded["outputs"], said, rtol=1e-4, atol=1e-5)
 
 
 def test_a_process_connects_to_a_target_once_and_again_after_its_worker_is_lost(
@@ -306,13 +309,6 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         ({"data": {"test": ARRAYS["train"]}}, "data has 'test'; expected 'train', and optionally"),
         ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
         ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
-        (
-            {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
-            "data['train']: expected the same number of examples in each, but features has 40",
-        ),
-        (
-            {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
-            "with 1 numbers, split train features uint8 of the shape (4, 4, 1) with class",
         ({"params": tpu_training.Params(), "epochs": -1}, "--epochs=-1: must be at least 0.001"),
         ({"params": tpu_training.Params(seed=-1)}, "--seed=-1: must be at least 0"),
         ({"params": tpu_training.Params(), "part_batch_size": 3}, "--part_batch_size: unknown"),
@@ -322,6 +318,13 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         ({"callbacks": [print]}, "callbacks=[<built-in function print>], expected a list of tpu_"),
         ({"callbacks": tpu_training.Callback()}, "expected a list of tpu_training.loop.callbacks"),
         ({"model_dir": Path("m")}, "model_dir=PosixPath('m'): expected a str, a path or gs://"),
+        (
+            {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
+            "data['train']: expected the same number of examples in each, but features has 40",
+        ),
+        (
+            {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
+            "with 1 numbers, split train features uint8 of the shape (4, 4, 1) with class",
         ),
     ],
 )
