@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tpu_training import errors, tasks
 from tpu_training.data.manifest import FILE_NAME, is_function, no_manifest, parse_manifest
 from tpu_training.loop.callbacks import Callback
-from tpu_training.models.params import Params
+from tpu_training.models.params import Params, parse_steps
 from tpu_training.models.registry import ModelDefinition
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ def check_local_files(job: Job) -> None:
     ]
     if job.params.callback and not Path(job.params.callback).is_file():
         problems.append(f"--callback={job.params.callback}: there is no such file")
+    try:
+        parse_steps(job.params.profile_steps)
+    except errors.InputError as error:
+        problems.append(str(error))
     if problems:
         raise errors.ParamsError(problems)
 
@@ -112,7 +116,7 @@ def _data_problems(job: Job) -> Iterator[str]:
         path = Path(job.data) / FILE_NAME
         if not path.is_file():
             raise no_manifest(job.data)
-        manifest = parse_manifest(path.read_text(encoding="utf-8"), str(path))
+        manifest = parse_manifest(path.read_text("utf-8", "replace"), str(path))
         tasks.check_targets(job.model, manifest.input_spec(job.params.image_size))
         if job.trains:
             with_fraction(job.params, manifest)
@@ -127,7 +131,11 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
     if "://" in model_dir:
         return
     path = Path(model_dir).absolute()
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    try:
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    except OSError as error:
+        yield f"--model-dir={model_dir}: can't be looked at ({error}); choose another directory"
+        return
     if not existing.is_dir():
         yield f"--model-dir={model_dir}: {existing} is a file; choose another directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
@@ -139,8 +147,8 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
 
 def _weights_problems(job: Job) -> Iterator[str]:
     path = job.params.init_from
-    # A job that resumes reads its own checkpoint.
-    if not path or "://" in path or Path(job.model_dir, "checkpoints").exists():
+    # A job that resumes reads its own checkpoint. Only TensorFlow can look for one in a bucket.
+    if not path or "://" in path + job.model_dir or Path(job.model_dir, "checkpoints").exists():
         return
     if not (Path(path).exists() or Path(f"{path}.index").exists()):
         yield f"--init_from={path}: there is no such file, folder or checkpoint"

@@ -49,7 +49,7 @@ from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
 from tpu_training.models.params import EXACT, JAX, Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring import profiler, terminal
+from tpu_training.monitoring import terminal
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
 _FORMAT = 1
@@ -72,7 +72,6 @@ def run_on(
 ) -> Result:
     """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
     beginning = beginning or Beginning()
-    profiler.parse_steps(job.params.profile_steps)
     files.check_bucket(job.model_dir, "--model-dir")
     # A TPU that is being created may take all tries; that is no hang.
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)

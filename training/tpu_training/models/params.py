@@ -379,6 +379,16 @@ def split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
     return overrides, problems
 
 
+def parse_steps(value: str) -> tuple[int, int] | None:
+    """Return FIRST and LAST of `profile_steps`, None for "". Raises InputError for others."""
+    if not value:
+        return None
+    first, _, last = value.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise InputError(f"--profile_steps={value}: expected FIRST:LAST, such as 100:120")
+    return int(first), int(last)
+
+
 def read_config(path: str | None) -> dict[str, Any]:
     """Return the parameters in a YAML or JSON file. Raises InputError."""
     return {} if path is None else read_mapping(path, "--config")

@@ -20,8 +20,8 @@ from tpu_training.goodput import ledger as ledgers
 from tpu_training.goodput.account import account
 from tpu_training.loop.callbacks import Callback, History, LoopReport
 from tpu_training.loop.state import TrainState
-from tpu_training.models.params import Params
-from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
+from tpu_training.models.params import Params, parse_steps
+from tpu_training.monitoring.profiler import ProfileCapture
 from tpu_training.monitoring.summaries import ModelSummaries, Series, Summaries, read_series
 from tpu_training.monitoring.terminal import Progress
 

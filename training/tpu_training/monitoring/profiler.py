@@ -10,7 +10,7 @@ from types import FrameType
 import tensorflow as tf
 
 from tpu_training.cluster.endpoint import why_silent
-from tpu_training.errors import EndpointError, InputError
+from tpu_training.errors import EndpointError
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 # A classic TPU node has its profiler here (https://cloud.google.com/tpu/docs/cloud-tpu-tools);
@@ -50,16 +50,6 @@ def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
             f"({str(error).partition(chr(10))[0]}): check that they compute something, and that "
             "this machine can reach the port"
         ) from error
-
-
-def parse_steps(value: str) -> tuple[int, int] | None:
-    """Parse FIRST:LAST; an empty value gives None. Raises InputError for anything else."""
-    if not value:
-        return None
-    first, colon, last = value.partition(":")
-    if not (colon and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
-        raise InputError(f"--profile_steps={value}: expected FIRST:LAST, such as 100:120")
-    return int(first), int(last)
 
 
 def _profiler_of(worker: str) -> str:
