@@ -185,6 +185,41 @@ def test_a_task_that_makes_its_input_predicts_from_raw_features(
     np.testing.assert_allclose(loaded["outputs"], said, rtol=1e-4, atol=1e-5)
 
 
+def test_a_place_whose_examples_have_several_inputs_and_weights_is_predicted(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import tensorflow as tf\n"
+        "def dataset(split, context):\n"
+        "    rows = tf.reshape(tf.range(80.0), (40, 2)) / 80.0\n"
+        "    named = {'one': rows, 'two': -rows}\n"
+        "    return tf.data.Dataset.from_tensor_slices((named, tf.range(40) % 2, rows[:, 0]))\n"
+    )
+
+    def create() -> Any:
+        import tensorflow as tf
+
+        class Net(tf.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.kernel = tf.Variable(tf.ones((2, 2)))
+
+            def __call__(self, named: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+                return named["one"] @ self.kernel - named["two"]
+
+        return Net()
+
+    place = str(tmp_path / "mine.py")
+    result = fit(create, data=place, model_dir=str(tmp_path / "m"), **SIZES)
+    loaded = tpu_training.load(result.model_dir, model=create)
+    rows = np.arange(80, dtype=np.float32).reshape(40, 2) / 80
+    np.testing.assert_allclose(
+        tpu_training.predict(loaded, place)["probabilities"],
+        result.predict({"one": rows, "two": -rows})["probabilities"],
+        rtol=1e-4,
+    )
+
+
 def test_a_process_connects_to_a_target_once_and_again_after_its_worker_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
