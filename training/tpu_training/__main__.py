@@ -6,7 +6,6 @@ Parsing loads no TensorFlow, except for a user's own model file that does.
 import argparse
 import json
 import logging
-import os
 import sys
 import textwrap
 import time
@@ -20,7 +19,7 @@ import tpu_training.job.start as start
 from tpu_training import __version__, commands, compile_command, errors
 from tpu_training.job.job import Job
 from tpu_training.job.supervision import supervised, write_outcome
-from tpu_training.models.params import describe_params
+from tpu_training.models.params import describe_params, read_config
 from tpu_training.models.registry import DEFAULT_MODEL, load_model
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     # A model file imports TensorFlow while the command line is parsed.
     _set_up_logging(debug)
-    start.set_up_buckets(os.environ)
     try:
         prepare(given)
         command = parse(given)
@@ -115,10 +113,12 @@ def prepare(arguments: Sequence[str]) -> None:
     parser.add_argument("mode", nargs="?")
     parser.add_argument("--tpu")
     parser.add_argument("--backend")
+    parser.add_argument("--config")
     known = parser.parse_known_args(arguments)[0]
     trains = known.mode in _MODES or known.mode == _TRAINING
     if trains or known.mode in _NO_TRAINING:
-        start.prepare_tensorflow(known.tpu, trains, known.backend)
+        backend = known.backend or read_config(known.config).get("backend")
+        start.prepare_tensorflow(known.tpu, trains, backend)
 
 
 def parse(arguments: Sequence[str]) -> Job | commands.Command:

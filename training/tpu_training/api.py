@@ -4,8 +4,8 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tpu_training import errors, tasks
@@ -13,10 +13,10 @@ from tpu_training.data import conversion
 from tpu_training.data.manifest import SPLITS
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
-from tpu_training.loop.callbacks import Callback
+from tpu_training.loop.callbacks import Callback, checked
 from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
-from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
+from tpu_training.models.registry import DEFAULT_MODEL, CreateModel, ModelDefinition
 from tpu_training.models.spec import Task
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 Arrays = tuple[Any, Any]
 # What `export` writes.
 EXPORTED = ("saved_model", "tflite")
-# (params, spec, seed) -> a tf.Module
-CreateModel = Callable[[Any, Any, int], Any]
 
 
 def fit(
@@ -85,25 +83,20 @@ def fit(
         TrainingError: The job failed; the last checkpoint is kept.
     """
     begun = time.monotonic()
-    _log_to_standard_output()
+    _begin(model_dir)
     if mode not in MODES:
         raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-    start.prepare_tensorflow(tpu, True, settings.get("backend"))
+    values = _values(params, settings)
+    start.prepare_tensorflow(tpu, True, values.get("backend"))
     definition = _definition(model, task, params)
     if isinstance(optimizer, str):
-        settings["optimizer"], optimizer = optimizer, None
+        values["optimizer"], optimizer = optimizer, None
     definition = _compiled(definition, optimizer, loss, metrics)
     place, given = _data(data, validation, test, model_dir)
     job = Job(
-        mode=mode,
-        tpu=tpu,
-        tpu_project=tpu_project,
-        tpu_zone=tpu_zone,
-        data=place,
-        model_dir=model_dir,
-        model=definition,
-        params=_params(definition, params, settings),
-        callbacks=tuple(callbacks),
+        *(mode, tpu, tpu_project, tpu_zone, place, model_dir, definition),
+        params=_params(definition, params, values),
+        callbacks=tuple(checked(callbacks, "callbacks=")),
         given=given,
     )
     try:
@@ -127,7 +120,7 @@ def load(
     `load(…).module` is the model itself. `fit(…, mode="evaluate")` evaluates it on a TPU.
     Arguments and errors are those of `export`.
     """
-    _log_to_standard_output()
+    _begin(model_dir)
     start.prepare_tensorflow(None, trains=False)
     from tpu_training.serving.model import restore_model
 
@@ -218,7 +211,7 @@ def export(
         InputError: Something given is wrong, or the model is not that of `model_dir`.
         TrainingError: The result would not do.
     """
-    _log_to_standard_output()
+    _begin(model_dir)
     start.prepare_tensorflow(None, trains=False)
     if kind not in EXPORTED:
         raise errors.InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
@@ -343,20 +336,21 @@ def _definition(
     return tasks.with_task(definition, task)
 
 
-def _params(
-    definition: ModelDefinition, given: Params | Mapping[str, Any] | None, settings: dict[str, Any]
-) -> Params:
-    if not isinstance(given, Params):
-        overrides = [*(given or {}).items(), *settings.items()]
-        return build_params({}, overrides, (), definition.params)
-    if not isinstance(given, definition.params):
+def _values(given: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters by name; `settings` win over what is `given`."""
+    if not isinstance(given, Params | Mapping | None):
+        raise errors.InputError(f"params={given!r}: expected a mapping or the model's own class")
+    return {**(asdict(given) if isinstance(given, Params) else given or {}), **settings}
+
+
+def _params(definition: ModelDefinition, given: Any, values: Mapping[str, Any]) -> Params:
+    kind = type(given) if isinstance(given, Params) else definition.params
+    if not issubclass(kind, definition.params):
         raise errors.InputError(
-            f"params={type(given).__name__}(…): the model takes {definition.params.__module__}."
+            f"params={kind.__name__}(…): the model takes {definition.params.__module__}."
             f"{definition.params.__name__}, or a mapping"
         )
-    if unknown := [name for name in settings if not hasattr(given, name)]:
-        build_params({}, [(name, "") for name in unknown], (), definition.params)
-    return replace(given, **settings)
+    return build_params({}, values.items(), (), kind)
 
 
 def _data(
@@ -391,8 +385,11 @@ def _data(
     return "data", splits
 
 
-def _log_to_standard_output() -> None:
+def _begin(model_dir: object) -> None:
     """Show the job's log, and as little else as the command line, where no logging is set up."""
+    # Of a bucket's URL, pathlib makes a local path.
+    if not isinstance(model_dir, str):
+        raise errors.InputError(f"model_dir={model_dir!r}: expected a str, a path or gs:// URL")
     logger = logging.getLogger("tpu_training")
     if logger.handlers or logging.getLogger().handlers:
         return

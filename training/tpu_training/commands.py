@@ -215,7 +215,7 @@ def add_export(modes: Any) -> None:
     parser = add_command(
         modes,
         "export",
-        _build_export,
+        lambda known: partial(_export, known),
         help="export a trained model as SavedModel or int8 TFLite",
         description="Write a trained model as a SavedModel to serve, or as full-integer TFLite "
         "for the Edge TPU. The loss of accuracy is checked, the operations are not.",
@@ -223,17 +223,13 @@ def add_export(modes: Any) -> None:
     option = parser.add_argument
     option("--model-dir", required=True, help="model directory of the training, or its gs:// URL")
     option("--output", required=True, help="directory or gs:// URL to write to")
-    option("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
+    option("--format", choices=_FORMATS, default=_FORMATS[0], help="(default: saved_model)")
     option(
         "--best",
         action="store_true",
         help="export the best evaluation's checkpoint instead of the newest one",
     )
-    option(
-        "--batch-size",
-        type=number(int, 1),
-        help="fixed batch size (default: any)",
-    )
+    option("--batch-size", type=number(int, 1), help="fixed batch size (default: any)")
     option("--data", help="dataset for tflite (default: the training's)")
     option(
         "--test-examples",
@@ -244,27 +240,12 @@ def add_export(modes: Any) -> None:
     option("--model", help="path of your model's file, if it moved")
 
 
-def _build_export(known: argparse.Namespace) -> Command:
-    """Check the flags; the checkpoint and the model are read when the command runs."""
-    if known.batch_size is not None and known.format == "tflite":
-        raise errors.InputError(
-            f"--batch-size={known.batch_size}: a tflite model takes one image at a time"
-        )
-    return partial(_export, known)
-
-
 def _export(known: argparse.Namespace) -> int:
     from tpu_training.serving.export import run_export
 
     line = run_export(
-        known.model_dir,
-        known.output,
-        known.format,
-        known.batch_size,
-        known.data,
-        known.model,
-        known.test_examples,
-        known.best,
+        *(known.model_dir, known.output, known.format, known.batch_size),
+        *(known.data, known.model, known.test_examples, known.best),
     )
     print(f"export finished {line}", flush=True)
     return 0

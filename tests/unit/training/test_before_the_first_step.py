@@ -48,6 +48,11 @@ def test_data_and_directories_are_checked_before_tensorflow_is_loaded(
     assert f"--data={tmp_path}: contains no manifest.json; convert the data with" in both
     assert f"--model-dir={tmp_path}/file/m: {tmp_path}/file is a file; choose another" in both
     (tmp_path / "manifest.json").write_text("{")
+    long = f"--model-dir={tmp_path}/{'x' * 300}"
+    both = fails("train", f"--data={tmp_path}", long, "--profile_steps=5")
+    assert f"{long}: can't be looked at ([Errno 36]" in both
+    assert "--profile_steps=5: expected FIRST:LAST" in both
+    (tmp_path / "manifest.json").write_bytes(b"\xff")
     # The environments of `make oldest` and `make newest` have nothing to draw with.
     said = fails("lr-range-test", f"--data={tmp_path}", f"--model-dir={tmp_path}", "--no-plot")
     assert "manifest.json is not a dataset's manifest" in said

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tpu_training
 from tests.unit.training import pages
 from tpu_training.__main__ import main
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
@@ -165,6 +166,8 @@ def test_invalid_options_are_refused_before_loading(
     ):
         code, _, err = run(capsys, *export, "--model-dir=m", *flags)
         assert (code, words in err) == (2, True)
+    with pytest.raises(InputError, match="--batch-size=2: a tflite model takes one image"):
+        tpu_training.export("m", f"{tmp_path}/o", kind="tflite", batch_size=2)
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(InputError, match=r"is broken .*its format is None"):
         read_description(str(tmp_path))

@@ -364,6 +364,7 @@ def test_missing_initial_weights_are_reported_at_once_unless_the_job_resumes(
     with pytest.raises(InputError, match="--init_from=no/such: there is no such file, folder"):
         check_local_files(job)
     check_local_files(dataclasses.replace(job, params=PARAMS))
+    check_local_files(dataclasses.replace(job, model_dir="gs://b/m"))
     (tmp_path / "checkpoints").mkdir()
     check_local_files(job)
 

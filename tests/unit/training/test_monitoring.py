@@ -22,10 +22,9 @@ from tpu_training.errors import EndpointError, InputError
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.model import variable_names
-from tpu_training.models.params import Params
+from tpu_training.models.params import Params, parse_steps
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.measurements import StepTimes
-from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
+from tpu_training.monitoring.measurements import ProfileCapture, StepTimes, trace_workers
 from tpu_training.monitoring.summaries import ModelSummaries, Summaries
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def test_a_failed_profile_does_not_end_the_training(
         trace_workers(["127.0.0.1:1"], "logs", 0.1)
 
 
-@pytest.mark.parametrize("value", ["5", "5:", ":5", "5:4", "0:4", "a:b", "1:2:3"])
+@pytest.mark.parametrize("value", ["5", "5:", ":5", "5:4", "0:4", "a:b", "1:2:3", "²:3"])
 def test_another_range_of_steps_is_wrong_input(value: str) -> None:
     with pytest.raises(InputError, match="expected FIRST:LAST"):
         parse_steps(value)

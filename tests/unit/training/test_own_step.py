@@ -244,6 +244,7 @@ def test_a_task_without_losses_does_not_evaluate(fit: Fit, tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"task gan has no losses, so it can't evaluate .*test"):
         fit(model=dense("generator", "critic"), data=rows, test=rows, task=GAN,
             model_dir=str(tmp_path), epochs=1)  # fmt: skip
+    assert not (tmp_path / "model.json").exists()
 
 
 @pytest.mark.usefixtures("one_device")

@@ -132,6 +132,11 @@ def test_an_invalid_parameter_is_refused_with_what_is_expected(
     assert caught.value.exit_code == 2
 
 
+def test_a_word_in_a_file_is_no_number_as_which_yaml_reads_some() -> None:
+    with pytest.raises(ParamsError, match="=620: expected a word, in quotes"):
+        build_params({"profile_steps": 620}, [])
+
+
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ParamsError) as caught:
         build_params({"seed": -1, "epochs": True}, [("nope", "1"), ("learning_rate", "x")])

@@ -20,6 +20,7 @@ import pytest
 import tpu_training
 from tests.unit.training import pages
 from tpu_training.errors import InputError
+from tpu_training.models.params import param
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -31,6 +32,13 @@ IMAGES = RANDOM.integers(0, 256, (60, 4, 4, 1), dtype=np.uint8)
 CLASSES = IMAGES[:, 0, 0, 0] // 128
 ARRAYS = {"train": (IMAGES[:40], CLASSES[:40]), "test": (IMAGES[40:], CLASSES[40:])}
 SIZES = {"global_batch_size": 20, "evaluation_batch_size": 16, "steps_per_loop": 2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sized(tpu_training.Params):
+    """With a field that no checkpoint's record holds."""
+
+    sizes: tuple[int, ...] = param((1, 2), "sizes")
 
 
 @pytest.fixture
@@ -127,6 +135,10 @@ def test_a_second_fit_call_resumes_and_returns_history_and_metrics(
     assert second.metrics["validation_examples"] == 10
     said = second.predict(IMAGES[40:])["classes"]
     assert np.mean(said == CLASSES[40:]) == pytest.approx(second.metrics["test_accuracy"])
+    third = fit(create_model, **where, epochs=6, mode="train")
+    assert "test_accuracy" not in third.metrics, "which would be that of step 8"
+    last = fit(create_model, **where, epochs=6, mode="evaluate")
+    assert (last.metrics["steps"], last.metrics["test_examples"]) == (12, 20)
 
 
 def test_predictions_match_the_reported_model_batch_by_batch(
@@ -166,8 +178,46 @@ def test_a_task_that_makes_its_input_predicts_from_raw_features(
     arrays = {"train": (texts[:40], None), "test": (texts[40:], None)}
     sizes = SIZES | {"layers": 1, "hidden_size": 8, "epochs": 1}
     result = fit("bert", task="causal_lm", data=arrays, model_dir=str(tmp_path / "m"), **sizes)
-    said = result.predict(texts[40:])["outputs"].argmax(axis=-1)
-    assert np.mean(said == texts[40:, 1:]) == pytest.approx(result.metrics["test_accuracy"])
+    said = result.predict(texts[40:])["outputs"]
+    right = said.argmax(axis=-1) == texts[40:, 1:]
+    assert np.mean(right) == pytest.approx(result.metrics["test_accuracy"])
+    loaded = tpu_training.load(result.model_dir).predict(texts[40:])
+    np.testing.assert_allclose(loaded["outputs"], said, rtol=1e-4, atol=1e-5)
+
+
+def test_a_place_whose_examples_have_several_inputs_and_weights_is_predicted(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import tensorflow as tf\n"
+        "def dataset(split, context):\n"
+        "    rows = tf.reshape(tf.range(80.0), (40, 2)) / 80.0\n"
+        "    named = {'one': rows, 'two': -rows}\n"
+        "    return tf.data.Dataset.from_tensor_slices((named, tf.range(40) % 2, rows[:, 0]))\n"
+    )
+
+    def create(params: Any, spec: Any, seed: int) -> Any:
+        import tensorflow as tf
+
+        class Net(tf.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.kernel = tf.Variable(tf.ones((2, 2)))
+
+            def __call__(self, named: dict[str, tf.Tensor], training: bool) -> tf.Tensor:
+                return named["one"] @ self.kernel - named["two"]
+
+        return Net()
+
+    place = str(tmp_path / "mine.py")
+    result = fit(create, data=place, model_dir=str(tmp_path / "m"), **SIZES)
+    loaded = tpu_training.load(result.model_dir, model=create)
+    rows = np.arange(80, dtype=np.float32).reshape(40, 2) / 80
+    np.testing.assert_allclose(
+        tpu_training.predict(loaded, place)["probabilities"],
+        result.predict({"one": rows, "two": -rows})["probabilities"],
+        rtol=1e-4,
+    )
 
 
 def test_a_process_connects_to_a_target_once_and_again_after_its_worker_is_lost(
@@ -294,6 +344,15 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         ({"data": {"test": ARRAYS["train"]}}, "data has 'test'; expected 'train', and optionally"),
         ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
         ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
+        ({"params": tpu_training.Params(), "epochs": -1}, "--epochs=-1: must be at least 0.001"),
+        ({"params": tpu_training.Params(seed=-1)}, "--seed=-1: must be at least 0"),
+        ({"params": tpu_training.Params(), "part_batch_size": 3}, "--part_batch_size: unknown"),
+        ({"params": Sized()}, "--sizes=(1, 2): expected int, float or str as its type"),
+        ({"params": "epochs"}, "params='epochs': expected a mapping or the model's own class"),
+        ({"task": 3}, "--task=3: unknown; see --help for all names; expected classification"),
+        ({"callbacks": [print]}, "callbacks=[<built-in function print>], expected a list of tpu_"),
+        ({"callbacks": tpu_training.Callback()}, "expected a list of tpu_training.loop.callbacks"),
+        ({"model_dir": Path("m")}, "model_dir=PosixPath('m'): expected a str, a path or gs://"),
         (
             {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
             "data['train']: expected the same number of examples in each, but features has 40",

@@ -380,6 +380,15 @@ def with_own_task(path: Path, old: str = "", new: str = "") -> ModelDefinition:
     return with_task(SMALL, str(path))
 
 
+def test_a_best_figure_that_nothing_counts_is_refused(
+    trained: Get, one_device: Cluster, tmp_path: Path
+) -> None:
+    own = with_own_task(tmp_path / "years.py", 'best="close"', 'best="closer"')
+    manifest = trained("regression").data.manifest
+    with pytest.raises(InputError, match="task years has best='closer'; use loss or close"):
+        create_train_state(one_device, own, PARAMS, manifest, steps=1)
+
+
 def test_a_task_of_ones_own_is_a_file(trained: Get, one_device: Cluster, tmp_path: Path) -> None:
     """Its control flow over tensors is compiled by AutoGraph."""
     data = trained("regression").data

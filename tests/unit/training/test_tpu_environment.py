@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tpu_training
 from tpu_training.__main__ import main, prepare
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.machine import (
@@ -106,6 +109,29 @@ def test_before_tensorflow_is_imported_it_is_told_of_the_plug_in_or_kept_from_it
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     assert seen_by_own_model(tmp_path, monkeypatch, machine, library, *arguments) == expected
+
+
+def fit_on_jax(config: str) -> None:
+    given: Any = {"backend": "jax", "nothing": config}
+    with pytest.raises(InputError, match="--nothing: unknown"):
+        tpu_training.fit(data="d", model_dir="m", params=given)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda config: prepare(["train", "--backend=jax"]),
+        lambda config: prepare(["train", f"--config={config}"]),
+        fit_on_jax,
+    ],
+)
+def test_the_tpu_is_left_to_jax_wherever_the_backend_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: Callable[[str], None]
+) -> None:
+    monkeypatch.setattr("tpu_training.cluster.machine.find_machine", lambda: TPU_VM)
+    (tmp_path / "c.json").write_text('{"backend": "jax"}')
+    begin(f"{tmp_path}/c.json")
+    assert {name: value for name in NAMES if (value := os.environ.get(name))} == LEFT
 
 
 @pytest.mark.parametrize("command", ["compile", "data", "export"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tpu_training import errors, tasks
 from tpu_training.data.manifest import FILE_NAME, is_function, no_manifest, parse_manifest
 from tpu_training.loop.callbacks import Callback
-from tpu_training.models.params import JAX, Params
+from tpu_training.models.params import JAX, Params, parse_steps
 from tpu_training.models.registry import ModelDefinition
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ def check_local_files(job: Job) -> None:
         problems.append(f"--callback={job.params.callback}: there is no such file")
     if job.params.eager and job.params.backend == JAX:
         problems.append("--eager=true: JAX compiles every step; omit it, or --backend=jax")
+    try:
+        parse_steps(job.params.profile_steps)
+    except errors.InputError as error:
+        problems.append(str(error))
     if problems:
         raise errors.ParamsError(problems)
 
@@ -114,7 +118,7 @@ def _data_problems(job: Job) -> Iterator[str]:
         path = Path(job.data) / FILE_NAME
         if not path.is_file():
             raise no_manifest(job.data)
-        manifest = parse_manifest(path.read_text(encoding="utf-8"), str(path))
+        manifest = parse_manifest(path.read_text("utf-8", "replace"), str(path))
         tasks.check_targets(job.model, manifest.input_spec(job.params.image_size))
         if job.trains:
             with_fraction(job.params, manifest)
@@ -129,7 +133,11 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
     if "://" in model_dir:
         return
     path = Path(model_dir).absolute()
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    try:
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    except OSError as error:
+        yield f"--model-dir={model_dir}: can't be looked at ({error}); choose another directory"
+        return
     if not existing.is_dir():
         yield f"--model-dir={model_dir}: {existing} is a file; choose another directory"
     elif not os.access(existing, os.W_OK | os.X_OK):
@@ -141,8 +149,8 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
 
 def _weights_problems(job: Job) -> Iterator[str]:
     path = job.params.init_from
-    # A job that resumes reads its own checkpoint.
-    if not path or "://" in path or Path(job.model_dir, "checkpoints").exists():
+    # A job that resumes reads its own checkpoint. Only TensorFlow can look for one in a bucket.
+    if not path or "://" in path + job.model_dir or Path(job.model_dir, "checkpoints").exists():
         return
     if not (Path(path).exists() or Path(f"{path}.index").exists()):
         yield f"--init_from={path}: there is no such file, folder or checkpoint"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,7 +31,14 @@ from tpu_training.data import conversion, data_set, files, inspection, manifest,
 from tpu_training.data import function as data_function
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer
-from tpu_training.loop.callbacks import Callback, Control, LoopReport, ShutdownRequest, started
+from tpu_training.loop.callbacks import (
+    Callback,
+    Control,
+    LoopReport,
+    ShutdownRequest,
+    checked,
+    started,
+)
 from tpu_training.loop.evaluation import (
     Evaluation,
     EvaluationLoop,
@@ -44,7 +51,7 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
 from tpu_training.models.params import EXACT, JAX, Params
 from tpu_training.models.registry import load_file
-from tpu_training.monitoring import profiler, terminal
+from tpu_training.monitoring import terminal
 
 # Changes of metrics.json and classes.json that a reader would notice get a new number.
 _FORMAT = 1
@@ -67,7 +74,6 @@ def run_on(
 ) -> Result:
     """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
     beginning = beginning or Beginning()
-    profiler.parse_steps(job.params.profile_steps)
     files.check_bucket(job.model_dir, "--model-dir")
     # A TPU that is being created may take all tries; that is no hang.
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
@@ -88,7 +94,7 @@ def run_on(
             raise
 
 
-@contextlib.contextmanager
+@contextmanager
 def step_by_step(params: Params, cluster: Cluster) -> Iterator[None]:
     """Let no function be compiled where `params` ask for that.
 
@@ -141,6 +147,14 @@ class Trainer:
         self._state = state = create_train_state(
             cluster, job.model, job.params, data.manifest, steps
         )
+        validates = job.trains and manifest.VALIDATION in data.manifest.splits
+        tests = job.evaluates and manifest.TEST in data.manifest.splits
+        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
+        if splits and not state.evaluates:
+            raise errors.InputError(
+                f"the task {state.task.name} has no losses, so it can't evaluate the data's "
+                f"{' and '.join(splits)} split; give it losses, or train without"
+            )
         record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
@@ -157,22 +171,14 @@ class Trainer:
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
         self._checkpoints.copied = self._monitor.model.copied
-        validates = job.trains and manifest.VALIDATION in data.manifest.splits
-        tests = job.evaluates and manifest.TEST in data.manifest.splits
-        self._loops = _loops_of(cluster)
-        splits = [manifest.VALIDATION] * validates + [manifest.TEST] * tests
-        if splits and not state.evaluates:
-            raise errors.InputError(
-                f"the task {state.task.name} has no losses, so it can't evaluate the data's "
-                f"{' and '.join(splits)} split; give it losses, or train without"
-            )
+        self._train_loop, evaluation_loop = _loops_of(cluster)
         if job.trains and job.evaluates and not tests:
             logger.info("evaluate: the data has no test split, so nothing is tested at the end")
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(
                 *(cluster, job.params, data, state, split, shutdown.check),
-                create_loop=self._loops.evaluation,
+                create_loop=evaluation_loop,
             )
             for split in splits
         }
@@ -205,7 +211,8 @@ class Trainer:
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""
         # Whatever fails from here on, a pending checkpoint is written before the lease ends.
-        with self._monitor, started(self._observers, self._step()), self._checkpoints:
+        summaries, observers = self._monitor.summaries, self._observers
+        with closing(summaries), started(observers, self._step()), self._checkpoints:
             if self._job.trains:
                 self._train()
             self._validate(self._step())
@@ -256,7 +263,7 @@ class Trainer:
                 self._validate,
                 self._exhausted,
                 self._observers,
-                self._loops.train,
+                self._train_loop,
             )
         self._metrics.add_training(result, monitor.progress)
         self._metrics.values.update(monitor.curves.figures)
@@ -313,19 +320,15 @@ class Trainer:
         )
 
 
-class Loops(NamedTuple):
-    """What compiles the loops of steps; None for TensorFlow's."""
-
-    train: Callable[..., TrainLoop] | None = None
-    evaluation: Callable[..., tuple[EvaluationLoop, int]] | None = None
-
-
-def _loops_of(cluster: Cluster) -> Loops:
+def _loops_of(
+    cluster: Cluster,
+) -> tuple[Callable[..., TrainLoop] | None, Callable[..., tuple[EvaluationLoop, int]] | None]:
+    """Return what compiles the loops of steps; None for TensorFlow's."""
     if cluster is cluster.here:
-        return Loops()
+        return None, None
     from tpu_training.compile import runtime
 
-    return Loops(runtime.TrainLoop, runtime.create_evaluation_loop)
+    return runtime.TrainLoop, runtime.create_evaluation_loop
 
 
 class LeaseCheck(Callback):
@@ -384,7 +387,11 @@ class Metrics:
         """Merge the values into the file of an earlier run; return a summary line and them."""
         path = f"{model_dir}/metrics.json"
         # An evaluation alone must not lose the figures of the training before it.
-        merged = {**files.read_json(path), "format": _FORMAT, **self.values}
+        had = files.read_json(path)
+        # But those of other weights are not the figures of these.
+        if self.values.get("steps", had.get("steps")) != had.get("steps"):
+            had = {}
+        merged = {**had, "format": _FORMAT, **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
         if self._confusion:
             names = self._class_names or range(len(self._confusion))
@@ -449,12 +456,7 @@ def create_observers(job: Job) -> list[Callback]:
     create = getattr(load_file(path, "callback"), "create_callbacks", None)
     if not callable(create):
         raise errors.InputError(f"--callback={path}: lacks a function `create_callbacks(job)`")
-    made = create(job)
-    if not isinstance(made, Sequence) or not all(isinstance(each, Callback) for each in made):
-        raise errors.InputError(
-            f"--callback={path}: create_callbacks returned {made!r}, expected a list of "
-            "tpu_training.loop.callbacks.Callback"
-        )
+    made = checked(create(job), f"--callback={path}: create_callbacks returned ")
     return [*made, *job.callbacks]
 
 
@@ -482,7 +484,7 @@ def connect_and_open(
     workers: Workers,
     wait: Wait,
     job: Job,
-    connecting: contextlib.AbstractContextManager[object] | None = None,
+    connecting: AbstractContextManager[object] | None = None,
 ) -> tuple[Cluster, Job, data_set.DataSet]:
     """Connect to `workers`, within `connecting`; open the data of `job`, less what it holds out.
 
@@ -492,7 +494,7 @@ def connect_and_open(
         InputError: The data is unusable, or the workers can't read it.
     """
     opened = None if job.is_live else _open(job)
-    with connecting or contextlib.nullcontext():
+    with connecting or nullcontext():
         devices = job.params.local_devices
         on_jax = job.params.backend == JAX
         cluster = connect_jax(devices) if on_jax else connect(workers, wait, devices)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from tpu_training.errors import Interrupted
+from tpu_training.errors import InputError, Interrupted
 
 _SIGTERM = "received SIGTERM"
 
@@ -98,6 +98,15 @@ class Callback:
 
     def close(self) -> None:
         """Clean up at the end, whatever ended the training."""
+
+
+def checked(given: object, place: str) -> Sequence[Callback]:
+    """Return what the user has `given`. Raises InputError, which begins with `place`."""
+    if not isinstance(given, Sequence) or not all(isinstance(each, Callback) for each in given):
+        raise InputError(
+            f"{place}{given!r}, expected a list of tpu_training.loop.callbacks.Callback"
+        )
+    return given
 
 
 class History(Callback):

@@ -168,6 +168,9 @@ def checked_metrics(task: Task, spec: DataSpec) -> Sequence[Metric]:
             f"{line_of(task.metrics)}: metrics returned {metrics!r}, expected a list of "
             "Metric(name, sums, value)"
         )
+    names = ["loss", *(metric.name for metric in metrics if metric.value)]
+    if task.best not in names:
+        raise InputError(f"the task {task.name} has best={task.best!r}; use {' or '.join(names)}")
     return metrics
 
 

@@ -36,7 +36,12 @@ EXACT, FAST = "exact", "fast"
 TENSORFLOW, JAX = "tensorflow", "jax"
 LARGEST_IMAGE = 4096
 # The types of parameters, as messages call them; others are made of these: X | None, tuple[X, ...].
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a word, in quotes",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,11 +324,12 @@ def convert(value: Any, kind: Any) -> Any:
     except ValueError as error:
         more = ", or none" if NoneType in get_args(kind) else "; several with commas between"
         raise ValueError(f"{error}{more}") from None
-    expected = KINDS[kind]
+    expected = KINDS.get(kind, "bool, int, float or str as its type")
     if kind is bool and str(value).lower() in ("true", "false"):
         return str(value).lower() == "true"
-    # A bool is an int to Python, but no number.
-    if kind is bool or isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    # A bool is an int to Python, but no number. And 10:20 is 620 to YAML.
+    taken = (int, float, str) if kind in (int, float) else (str,) if kind is str else ()
+    if isinstance(value, bool) or not isinstance(value, taken):
         raise ValueError(f"expected {expected}")
     try:
         # JSON's 1e3 is a float, and whole.
@@ -437,6 +443,16 @@ def split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[st
         else:
             problems.append(f"{argument}: expected --name=value")
     return overrides, problems
+
+
+def parse_steps(value: str) -> tuple[int, int] | None:
+    """Return FIRST and LAST of `profile_steps`, None for "". Raises InputError for others."""
+    if not value:
+        return None
+    first, _, last = value.partition(":")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise InputError(f"--profile_steps={value}: expected FIRST:LAST, such as 100:120")
+    return int(first), int(last)
 
 
 def read_config(path: str | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tpu_training.data import data_set, files
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.terminal import native_output_hidden
-from tpu_training.serving.model import SIGNATURE, LabelledBatch, RestoredModel
+from tpu_training.serving.model import SIGNATURE, Array, LabelledBatch, RestoredModel
 
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
@@ -43,6 +43,8 @@ def run_export(
 
     `given` is the model's file if it was moved, or the model itself where it has none.
     """
+    if batch is not None and kind == "tflite":
+        raise InputError(f"--batch-size={batch}: a tflite model takes one image at a time")
     files.check_bucket(output, "--output")
     model = models.restore_model(model_dir, given, best)
     if kind == "saved_model":
@@ -74,7 +76,7 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
             f"--data={directory} has {spec}, but the model takes {model.spec}; use the dataset "
             "that it was trained on"
         )
-    content = _convert(model, models.training_examples(data, params, _REPRESENTATIVE))
+    content = _convert(model, models.training_images(data, params, _REPRESENTATIVE))
     path = f"{output.rstrip('/')}/model_int8.tflite"
     files.write_bytes(path, content)
     batches = -(-test_limit // _TEST_BATCH)
@@ -146,7 +148,7 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
 # no package index has.
 
 
-def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes:
+def _convert(model: RestoredModel, representative: Array) -> bytes:
     """Convert for one image at a time with static shapes, as the Edge TPU requires.
 
     The converter sees a float32 input with the bytes' values, so that the normalisation becomes
@@ -164,9 +166,7 @@ def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes
     # rest of the model on the CPU.
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = lambda: (
-        [image[np.newaxis].astype(np.float32)]
-        for batch in representative
-        for image in batch.features
+        [image[np.newaxis].astype(np.float32)] for image in representative
     )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = tf.uint8

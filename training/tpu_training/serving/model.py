@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tpu_training.loop.state import ModelState, create_model_state
 from tpu_training.models import model, registry
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DataSpec, Task
+from tpu_training.models.step_context import split_weights
 
 SIGNATURE = "serving_default"
 _INPUT_NAMES = {"image": "images", "text": "token_ids", "array": "features"}
@@ -62,11 +63,12 @@ class RestoredModel:
     def predict(self, features: Any) -> dict[str, tf.Tensor]:
         """Return what the task makes of the outputs.
 
-        For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,).
-        Raises InputError for arrays that are not like the dataset's.
+        For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,). A
+        tensor goes to the model as it is, arrays as in an evaluation. Raises InputError for arrays
+        that are not like the dataset's.
         """
         if not tf.is_tensor(features):
-            features = evaluation.features_of(features, self.description.spec)
+            return {name: tf.constant(each) for name, each in self.predict_all(features).items()}
         return dict(self.task.predictions(self.module(features, training=False)))
 
     def evaluate(self, data: Any) -> dict[str, float]:
@@ -79,16 +81,16 @@ class RestoredModel:
 
         `features` may also be a dataset's place: then of its test split.
         """
-        made = (this_machine(), self.params, self._state, self.description.spec)
-        predict = evaluation.create_prediction(*made)
         if not isinstance(features, str):
-            return predict(features)
-        data, size = (
-            data_set.open_given(features, self.params.seed),
-            self.params.evaluation_batch_size,
-        )
-        batches = test_examples(data, self.params, size)
-        return evaluation.joined([predict(each.features) for each in batches])
+            return self._predict(features)
+        data = data_set.open_given(features, self.params.seed)
+        batches = test_examples(data, self.params, self.params.evaluation_batch_size)
+        return evaluation.joined([self._predict(each.features) for each in batches])
+
+    @cached_property
+    def _predict(self) -> evaluation.Predict:
+        made = (this_machine(), self.params, self._state, self.description.spec)
+        return evaluation.create_prediction(*made)
 
     @cached_property
     def _state(self) -> ModelState:
@@ -130,20 +132,18 @@ def restore_model(
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """Features (batch, …) from the input pipeline, and labels, int32 (batch,)."""
+    """Features (batch, …) from the input pipeline, and their targets; by name if several."""
 
-    features: npt.NDArray[np.generic]
-    labels: npt.NDArray[np.int32]
+    features: Any
+    labels: Any
 
 
-def training_examples(data: data_set.DataSet, params: Params, count: int) -> list[LabelledBatch]:
-    """Return about `count` examples of the training set in one batch."""
+def training_images(data: data_set.DataSet, params: Params, count: int) -> Array:
+    """Return about `count` images of the training set."""
+    params = dataclasses.replace(params, global_batch_size=count)
     with tf.device("/cpu:0"):
-        next_batch = pipeline.training_batches(
-            data, this_machine(), dataclasses.replace(params, global_batch_size=count)
-        )
-        features, labels = next_batch()
-    return [LabelledBatch(features.numpy(), labels.numpy())]
+        images, _ = pipeline.training_batches(data, this_machine(), params)()
+    return np.asarray(images)
 
 
 def test_examples(data: data_set.DataSet, params: Params, batch: int) -> Iterator[LabelledBatch]:
@@ -151,6 +151,7 @@ def test_examples(data: data_set.DataSet, params: Params, batch: int) -> Iterato
     params = dataclasses.replace(params, evaluation_batch_size=batch)
     next_batch, steps = pipeline.evaluation_batches(data, this_machine(), params)
     for _ in range(steps):
-        features, labels, weights = (part.numpy() for part in next_batch())
-        real = weights > 0
-        yield LabelledBatch(features[real], labels[real])
+        features, labels, weights = next_batch()
+        kept = partial(tf.boolean_mask, mask=weights > 0)
+        parts = tf.nest.map_structure(kept, (features, split_weights(labels)[0]))
+        yield LabelledBatch(*tf.nest.map_structure(np.asarray, parts))

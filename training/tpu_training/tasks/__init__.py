@@ -36,7 +36,7 @@ def with_task(definition: registry.ModelDefinition, name: str | None) -> registr
         InputError: No task has that name.
     """
     chosen = name or definition.task
-    task = chosen if isinstance(chosen, specs.Task) else _named(chosen)
+    task = chosen if isinstance(chosen, specs.Task) else _named(str(chosen))
     return dataclasses.replace(definition, task=task)
 
 
