@@ -28,7 +28,7 @@ from typing import Any
 
 import tpu_training
 from tpu_training.compile import answer as facts
-from tpu_training.compile import hlo, pjrt
+from tpu_training.compile import costs, hlo, pjrt
 from tpu_training.errors import NO_TENSORFLOW, InputError, TrainingError
 
 _QUICK_LIMIT_SECONDS, _FULL_LIMIT_SECONDS = 900.0, 7200.0
@@ -417,7 +417,7 @@ def read_report(
         limit_bytes=limit_bytes,
         usage=tuple(facts.Usage(kind, size) for kind, size in usage.most_common() if size),
         buffers=_largest_buffers(allocations, peak, program.arguments, origins.of),
-        costs=None if error else hlo.count_costs(module, origins),
+        costs=None if error else costs.count_costs(module, origins),
         error=error,
     )
 
@@ -425,7 +425,7 @@ def read_report(
 def read_estimate(dump: Dump, needed_bytes: int) -> facts.Estimate:
     """Return the compiler's own cycles of the finished program, and the memory that it needs."""
     module = hlo.parse_module(dump.text("after_codegen") or dump.text("after_optimizations"))
-    return facts.Estimate(hlo.count_cycles(module), needed_bytes)
+    return facts.Estimate(costs.count_cycles(module), needed_bytes)
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tpu_training.compile.hlo import (
-    Module,
-    Operand,
-    Origins,
+from tpu_training.compile.costs import (
     _multiples,
     executed,
     flops_of,
     moved,
-    parse_module,
-    parse_shapes,
     trip_count,
 )
+from tpu_training.compile.hlo import Module, Operand, Origins, parse_module, parse_shapes
 
 
 # Sizes in memory as libtpu's buffer assignment names them for these very shapes.
