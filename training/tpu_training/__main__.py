@@ -236,7 +236,7 @@ def _add_data(modes: Any) -> None:
         default=128,
         help="token ids per text (default: 128)",
     )
-    option("--vocabulary", metavar="FILE", help="vocab.txt, tokenizer.json or a SentencePiece model")
+    option("--vocabulary", metavar="FILE", help="vocab.txt, tokenizer.json, SentencePiece .model")
     option(
         "--vocabulary-size",
         type=commands.number(int, 8),
