@@ -134,11 +134,6 @@ def refuse_outside(paths: Iterable[Path], directory: Path) -> None:
         )
 
 
-def rows_of(split: str) -> Callable[[int], str]:
-    """Return what names a row of a table, for messages."""
-    return lambda row: f"{split} row {row}"
-
-
 def pick(
     order: npt.NDArray[np.int64],
     place: Callable[[int], str],
