@@ -115,39 +115,31 @@ def next_seed() -> tf.Tensor:
     return _current().next_seed()
 
 
-def repeatable(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return `function`, which from its second call on gets the seeds of the first one.
-
-    What it records then is forgotten. It may be called after the context has ended, as gradients
-    are.
-    """
-    context = _current()
-    begun: list[int] = []
-
-    def call(x: tf.Tensor) -> tf.Tensor:
-        if not begun:
-            begun.append(context.seeds_given)
-            return function(x)
-        before = getattr(_local, "context", None)
-        _local.context = dataclasses.replace(
-            context, seeds_given=begun[0], averages=[], statistics=[]
-        )
-        try:
-            return function(x)
-        finally:
-            _local.context = before
-
-    return call
-
-
 def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> Callable[[Any], Any]:
     """Return `block`, which maps a tensor to one; in training with `remat` it is computed twice.
 
-    The second time it draws the same random numbers, and records no statistics.
+    The second time, which may be after the context has ended, it draws the same random numbers, and
+    what it records is forgotten.
     """
     if remat == NO_REMAT or not training:
         return block
-    return tf.recompute_grad(repeatable(block))  # type: ignore[no-any-return]
+    context = _current()
+    begun: list[int] = []
+
+    def call(x: Any) -> Any:
+        if not begun:
+            begun.append(context.seeds_given)
+            return block(x)
+        before = getattr(_local, "context", None)
+        _local.context = dataclasses.replace(
+            context, seeds_given=begun[0], averages=[], statistics=[], penalties=[]
+        )
+        try:
+            return block(x)
+        finally:
+            _local.context = before
+
+    return tf.recompute_grad(call)  # type: ignore[no-any-return]
 
 
 def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
