@@ -7,7 +7,7 @@ import dataclasses
 import io
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -75,7 +75,12 @@ def run_lr_range_test(
     # A loss of the user's own may have any values.
     guesses = task.gives_classes and not job.model.losses
     guessing = math.log(data.manifest.spec.classes) if guesses else None
-    points, verdict = _test(cluster, data, job, sweep, guessing)
+    longest = max(sweep.steps, sweep.trial_steps)
+    trainer = RateTrainer(cluster, job.model, job.params, data, longest)
+    points = run_sweep(trainer, sweep)
+    reading = read(points, sweep.smoothing)
+    trials = run_trials(trainer, sweep, reading.lowest, reading.first) if reading.lowest else None
+    verdict = conclude(reading, trials, sweep.trial_steps, guessing)
     title = (
         f"Learning-rate range test: {job.model.name} on {data.manifest.name}, "
         f"batch {job.params.global_batch_size}"
@@ -90,17 +95,6 @@ def run_lr_range_test(
         flush=True,
     )
     return verdict
-
-
-def _test(
-    cluster: Cluster, data: data_set.DataSet, job: Job, sweep: Sweep, guessing: float | None
-) -> tuple[Sequence[Point], Verdict]:
-    longest = max(sweep.steps, sweep.trial_steps)
-    trainer = RateTrainer(cluster, job.model, job.params, data, longest)
-    points = run_sweep(trainer, sweep)
-    reading = read(points, sweep.smoothing)
-    trials = run_trials(trainer, sweep, reading.lowest, reading.first) if reading.lowest else None
-    return points, conclude(reading, trials, sweep.trial_steps, guessing)
 
 
 def _write(model_dir: str, points: Sequence[Point], verdict: Verdict, title: str | None) -> None:
@@ -413,21 +407,17 @@ class Curve:
         """Smooth with a running mean that keeps the part `smoothing`, 0 to below 1, each step."""
         self.points: list[Point] = []
         self._smoothing = smoothing
-        self._mean = 0.0
-        self._best = math.inf
 
     def add(self, rate: float, loss: float) -> bool:
         """Add a step; return whether the sweep should continue."""
-        step = len(self.points)
-        self._mean = self._smoothing * self._mean + (1.0 - self._smoothing) * loss
-        # Without the correction the mean would start near 0 (as in Adam, arXiv:1412.6980).
-        smoothed = self._mean / (1.0 - self._smoothing ** (step + 1))
+        step, losses = len(self.points), [*(point.loss for point in self.points), loss]
+        smoothed = _running_means(losses, self._smoothing)[-1]
         self.points.append(Point(step, rate, loss, smoothed))
         if not math.isfinite(loss):
             return False
-        self._best = min(self._best, smoothed)
+        best = min(point.smoothed for point in self.points)
         # Of the size of the best: a loss may be below 0.
-        risen = smoothed - self._best > (_DIVERGED - 1.0) * abs(self._best)
+        risen = smoothed - best > (_DIVERGED - 1.0) * abs(best)
         return step < _EARLIEST_STOP or not risen
 
 
@@ -477,6 +467,7 @@ def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
     mean, means = 0.0, []
     for count, value in enumerate(values, start=1):
         mean = smoothing * mean + (1.0 - smoothing) * value
+        # Without the correction the mean would start near 0 (as in Adam, arXiv:1412.6980).
         means.append(mean / (1.0 - smoothing**count))
     return means
 
@@ -540,7 +531,8 @@ def explore(start: float, first: float, lowest: float, highest: float, train: Tr
     """
     trials = Trials(first, {start: train(start)})
     for direction in (1, -1):
-        for rate in _rates(start, direction):
+        for number in range(1, _MOST_EACH_WAY + 1):
+            rate = start * _FACTOR ** (direction * number)
             if not lowest <= rate <= highest:
                 break
             trials.losses[rate] = train(rate)
@@ -554,10 +546,6 @@ def explore(start: float, first: float, lowest: float, highest: float, train: Tr
             if trials.suggestion is None and rate not in trials.repeated:
                 trials.repeated[rate] = train(rate)
     return trials
-
-
-def _rates(start: float, direction: int) -> Iterator[float]:
-    return (start * _FACTOR ** (direction * number) for number in range(1, _MOST_EACH_WAY + 1))
 
 
 def _finite(loss: float) -> float:
