@@ -6,7 +6,6 @@ Parsing loads no TensorFlow, except for a user's own model file that does.
 import argparse
 import json
 import logging
-import os
 import sys
 import textwrap
 import time
@@ -61,7 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     # A model file imports TensorFlow while the command line is parsed.
     _set_up_logging(debug)
-    start.set_up_buckets(os.environ)
     try:
         prepare(given)
         command = parse(given)

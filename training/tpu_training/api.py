@@ -4,7 +4,7 @@ import functools
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,7 +16,7 @@ from tpu_training.job.job import MODES, Job, Result
 from tpu_training.loop.callbacks import Callback, checked
 from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
-from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition
+from tpu_training.models.registry import DEFAULT_MODEL, CreateModel, ModelDefinition
 from tpu_training.models.spec import Task
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 Arrays = tuple[Any, Any]
 # What `export` writes.
 EXPORTED = ("saved_model", "tflite")
-# (params, spec, seed) -> a tf.Module
-CreateModel = Callable[[Any, Any, int], Any]
 
 
 def fit(
@@ -96,13 +94,7 @@ def fit(
     definition = _compiled(definition, optimizer, loss, metrics)
     place, given = _data(data, validation, test, model_dir)
     job = Job(
-        mode=mode,
-        tpu=tpu,
-        tpu_project=tpu_project,
-        tpu_zone=tpu_zone,
-        data=place,
-        model_dir=model_dir,
-        model=definition,
+        *(mode, tpu, tpu_project, tpu_zone, place, model_dir, definition),
         params=_params(definition, params, values),
         callbacks=tuple(checked(callbacks, "callbacks=")),
         given=given,

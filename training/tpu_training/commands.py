@@ -229,11 +229,7 @@ def add_export(modes: Any) -> None:
         action="store_true",
         help="export the best evaluation's checkpoint instead of the newest one",
     )
-    option(
-        "--batch-size",
-        type=number(int, 1),
-        help="fixed batch size (default: any)",
-    )
+    option("--batch-size", type=number(int, 1), help="fixed batch size (default: any)")
     option("--data", help="dataset for tflite (default: the training's)")
     option(
         "--test-examples",
@@ -248,14 +244,8 @@ def _export(known: argparse.Namespace) -> int:
     from tpu_training.serving.export import run_export
 
     line = run_export(
-        known.model_dir,
-        known.output,
-        known.format,
-        known.batch_size,
-        known.data,
-        known.model,
-        known.test_examples,
-        known.best,
+        *(known.model_dir, known.output, known.format, known.batch_size),
+        *(known.data, known.model, known.test_examples, known.best),
     )
     print(f"export finished {line}", flush=True)
     return 0

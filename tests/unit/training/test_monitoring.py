@@ -24,8 +24,7 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.models.model import variable_names
 from tpu_training.models.params import Params, parse_steps
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.measurements import StepTimes
-from tpu_training.monitoring.profiler import ProfileCapture, trace_workers
+from tpu_training.monitoring.measurements import ProfileCapture, StepTimes, trace_workers
 from tpu_training.monitoring.summaries import ModelSummaries, Summaries
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ def test_a_log_line_takes_the_place_of_the_bar() -> None:
     bar.show(0.25, "a quarter")
     TerminalHandler(terminal).emit(logging.makeLogRecord({"msg": "checkpoint: saved"}))
     bar.show(0.5, "a half")
-    bar.close()
+    bar.clear("\n")
     lines = terminal.getvalue().split("\n")
     assert lines[0].endswith("a quarter\r\x1b[Kcheckpoint: saved")
     assert lines[1].startswith("\r\x1b[K")

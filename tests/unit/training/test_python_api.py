@@ -196,7 +196,7 @@ def test_a_place_whose_examples_have_several_inputs_and_weights_is_predicted(
         "    return tf.data.Dataset.from_tensor_slices((named, tf.range(40) % 2, rows[:, 0]))\n"
     )
 
-    def create() -> Any:
+    def create(params: Any, spec: Any, seed: int) -> Any:
         import tensorflow as tf
 
         class Net(tf.Module):  # type: ignore[misc]

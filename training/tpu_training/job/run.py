@@ -8,8 +8,8 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Any
 
 import tensorflow as tf
 
@@ -142,14 +142,14 @@ class Trainer:
             cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
         )
         self._checkpoints.copied = self._monitor.model.copied
-        self._loops = _loops_of(cluster)
+        self._train_loop, evaluation_loop = _loops_of(cluster)
         if job.trains and job.evaluates and not tests:
             logger.info("evaluate: the data has no test split, so nothing is tested at the end")
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(
                 *(cluster, job.params, data, state, split, shutdown.check),
-                create_loop=self._loops.evaluation,
+                create_loop=evaluation_loop,
             )
             for split in splits
         }
@@ -182,7 +182,8 @@ class Trainer:
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""
         # Whatever fails from here on, a pending checkpoint is written before the lease ends.
-        with self._monitor, started(self._observers, self._step()), self._checkpoints:
+        summaries, observers = self._monitor.summaries, self._observers
+        with closing(summaries), started(observers, self._step()), self._checkpoints:
             if self._job.trains:
                 self._train()
             self._validate(self._step())
@@ -233,7 +234,7 @@ class Trainer:
                 self._validate,
                 self._exhausted,
                 self._observers,
-                self._loops.train,
+                self._train_loop,
             )
         self._metrics.add_training(result, monitor.progress)
         self._metrics.values.update(monitor.curves.figures)
@@ -290,19 +291,15 @@ class Trainer:
         )
 
 
-class Loops(NamedTuple):
-    """What compiles the loops of steps; None for TensorFlow's."""
-
-    train: Callable[..., TrainLoop] | None = None
-    evaluation: Callable[..., tuple[EvaluationLoop, int]] | None = None
-
-
-def _loops_of(cluster: Cluster) -> Loops:
+def _loops_of(
+    cluster: Cluster,
+) -> tuple[Callable[..., TrainLoop] | None, Callable[..., tuple[EvaluationLoop, int]] | None]:
+    """Return what compiles the loops of steps; None for TensorFlow's."""
     if cluster is cluster.here:
-        return Loops()
+        return None, None
     from tpu_training.compile import runtime
 
-    return Loops(runtime.TrainLoop, runtime.create_evaluation_loop)
+    return runtime.TrainLoop, runtime.create_evaluation_loop
 
 
 class LeaseCheck(Callback):

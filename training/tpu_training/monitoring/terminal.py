@@ -69,10 +69,6 @@ class ProgressBar:
             self._write(last or self._clearing)
             self._shown = False
 
-    def close(self) -> None:
-        """Keep the last state and begin a new line."""
-        self.clear("\n")
-
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
@@ -136,7 +132,7 @@ class Progress(Callback):
 
     def close(self) -> None:
         """Keep the bar's last state."""
-        self._bar.close()
+        self._bar.clear("\n")
 
 
 def quiet_libraries() -> None:
