@@ -51,7 +51,7 @@ def test_they_are_set_before_tensorflow_is_loaded(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.delenv("GCS_RETRY_CONFIG_MAX_RETRIES", raising=False)
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    monkeypatch.setattr(program, "prepare", load)
+    monkeypatch.setattr(program, "parse", load)
     assert program.main(["train", "--debug"]) == 130
     assert set_before == ["20"]
 
