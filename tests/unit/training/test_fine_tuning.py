@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tpu_training
 from tests.unit.training.test_own_step import KERAS, on
@@ -66,6 +67,49 @@ def test_lora_trains_its_adapters_from_other_weights_and_resumes_bit_for_bit(
     assert next(after[name] for name in after if "lora_kernel_b" in name).any()
     for mine, other in zip(named(second).values(), after.values(), strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+@KERAS
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+def test_checkpoints_of_the_adapters_alone_resume_and_load_on_their_own_base_only(
+    one_device: Cluster, tmp_path: Path, decay: float
+) -> None:
+    def create_model(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        norm = keras.layers.BatchNormalization(name="norm")
+        body = keras.layers.Dense(64, kernel_initializer=start, name="body")
+        top = keras.layers.Dense(3, name="top")
+        model = keras.Sequential([keras.Input((8,)), norm, body, top])
+        body.enable_lora(1)
+        return model
+
+    start = "glorot_uniform"
+    given = {"model": create_model, "data": (TABLE, CLASSES), **SIZES, "ema_decay": decay}
+    whole = on(one_device, model_dir=f"{tmp_path}/whole", **given)
+    given["checkpoint_weights"] = "trained"
+    on(one_device, model_dir=f"{tmp_path}/halves", callbacks=[Stop()], **given)
+    second = on(one_device, model_dir=f"{tmp_path}/halves", **given)
+    for mine, other in zip(named(second).values(), named(whole).values(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    loaded = tpu_training.load(f"{tmp_path}/halves", model=create_model)
+    told = loaded.predict(TABLE)["probabilities"]
+    np.testing.assert_allclose(told, whole.predict(TABLE)["probabilities"], rtol=1e-5)
+    path = tf.train.latest_checkpoint(f"{tmp_path}/halves/checkpoints")
+    names = [name for name, _ in tf.train.list_variables(path)]
+    kept = [name for name in names if "body" in name and "/kernel" in name]
+    assert not kept
+    assert [name for name in names if "moving_mean" in name]
+    start = "zeros"
+    for resume in (
+        lambda: on(one_device, model_dir=f"{tmp_path}/halves", **{**given, "epochs": 9}),
+        lambda: tpu_training.load(f"{tmp_path}/halves", model=create_model),
+    ):
+        with pytest.raises(tpu_training.TrainingError, match="was trained with other frozen ones"):
+            resume()
+    given["checkpoint_weights"] = "all"
+    with pytest.raises(tpu_training.TrainingError, match="checkpoint_weights=trained"):
+        on(one_device, model_dir=f"{tmp_path}/halves", **given)
 
 
 @KERAS

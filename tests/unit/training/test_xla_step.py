@@ -37,6 +37,7 @@ ELSEWHERE = {
     *("cache", "order", "backend", "local_devices", "hang_timeout", "overfit_batches"),
     *("connect_tries", "connect_interval", "init_from", "init_map", "callback"),
     *("tpu_type", "steps", "tokens", "limit_batches", "eager"),
+    "checkpoint_weights",
 }
 # Numbers that make no other program.
 NUMBERS = {

@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -25,7 +25,7 @@ from tpu_training.models.params import Params
 
 # A checkpoint that differs in one of these would fit only by accident: an optimizer's moments are
 # those of the variables that are trained.
-_IDENTITY = ("model=", "optimizer=", "freeze=")
+_IDENTITY = ("model=", "optimizer=", "freeze=", "checkpoint_weights=")
 
 _STATE_FILE = "checkpoint"
 _DATA = re.compile(r"(ckpt-\d+)\.data-.+")
@@ -49,10 +49,12 @@ class Checkpoints:
         keep: int,
         cluster: Cluster,
         lease: Right | None = None,
+        unsaved: Collection[tf.Variable] = (),
     ) -> None:
         """Keep the last `keep` checkpoints of `state` under `model_dir`, held by `lease`.
 
         `state` is a TrainState, of a floor above this one: model, optimizer, step, task, average.
+        Checkpoints are without the variables in `unsaved`.
         """
         self._lease = lease or NoLease()
         folder = model_dir.rstrip("/")
@@ -60,10 +62,13 @@ class Checkpoints:
         self._best_directory = f"{folder}/best"
         self.record = record
         parts = {"model": state.model, "optimizer": state.optimizer, "step": state.step}
-        self._without_average = tf.train.Checkpoint(record=record, **parts)
+        self._unsaved = unsaved
+        self._without_average = reader.without(tf.train.Checkpoint(record=record, **parts), unsaved)
         self._average = state.average
         with_average = {"average": state.average} if state.average else {}
-        self._checkpoint = tf.train.Checkpoint(record=record, **parts, **with_average)
+        self._checkpoint = reader.without(
+            tf.train.Checkpoint(record=record, **parts, **with_average), unsaved
+        )
         self._cluster = cluster
         self._task = state.task
         self.saved_step = 0
@@ -123,6 +128,7 @@ class Checkpoints:
         if path:
             self.saved_step = int(path.rpartition("-")[2])
             self._refuse_another_identity(path)
+            reader.refuse_another_base(path, self._unsaved)
             differences = self.record.differences(path)
             # Of the model's own parameters, on which shapes depend, an error names the old values.
             own = [d for d in differences if d.partition("=")[0] not in Params.__dataclass_fields__]
@@ -238,8 +244,15 @@ class Snapshot:
         self._originals: list[tf.Variable] = []
         self._copies: list[tf.Variable] = []
         self._values: list[tf.Tensor] = []
+
+        def copy(original: tf.Variable) -> tf.Variable:
+            made = tf.Variable(tf.zeros(original.shape, original.dtype), trainable=False)
+            self._originals.append(original)
+            self._copies.append(made)
+            return made
+
         with tf.device(cluster.this_process):
-            self.checkpoint = _copy_tree(checkpoint, self._originals, self._copies)
+            self.checkpoint = reader.rebuilt(checkpoint, copy)
         # Asked now: a value on a worker that died never says where it is, and lets no thread run.
         self._hosts = [host_of(original.device) for original in self._originals]
         self._read = tf.function(self._read_all)
@@ -278,32 +291,6 @@ def host_of(device: str) -> str:
     if spec.device_type == "CPU":
         return ""
     return str(spec.replace(device_type="CPU", device_index=0).to_string())
-
-
-def _copy_tree(
-    root: tf.train.Checkpoint, originals: list[tf.Variable], copies: list[tf.Variable]
-) -> tf.train.Checkpoint:
-    """Rebuild the tree of `root` with new variables; collect both sets in the same order."""
-    view = tf.train.TrackableView(root)
-    known: dict[int, object] = {}
-
-    def copy(node: object) -> object:
-        if id(node) in known:
-            return known[id(node)]
-        if isinstance(node, tf.train.experimental.PythonState):
-            known[id(node)] = node
-        elif isinstance(node, tf.Variable):
-            known[id(node)] = tf.Variable(tf.zeros(node.shape, node.dtype), trainable=False)
-            originals.append(node)
-            copies.append(known[id(node)])
-        else:
-            known[id(node)] = inner = tf.train.Checkpoint() if node is root else tf.Module()
-            for name, child in view.children(node).items():
-                if name != "save_counter":  # The new root has its own.
-                    setattr(inner, name, copy(child))
-        return known[id(node)]
-
-    return copy(root)
 
 
 class CheckpointFolder:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from tpu_core import records
@@ -97,6 +99,59 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, device: str, hint: str =
     logger.info("checkpoint: restored %s", path)
 
 
+def rebuilt(
+    root: tf.train.Checkpoint, leaf: Callable[[tf.Variable], tf.Variable | None]
+) -> tf.train.Checkpoint:
+    """Rebuild the tree of `root` with what `leaf` returns for each variable; None leaves it out."""
+    view = tf.train.TrackableView(root)
+    known: dict[int, object] = {}
+
+    def rebuild(node: object) -> object:
+        if id(node) in known:
+            return known[id(node)]
+        if isinstance(node, tf.train.experimental.PythonState):
+            known[id(node)] = node
+        elif isinstance(node, tf.Variable):
+            known[id(node)] = leaf(node)
+        else:
+            known[id(node)] = inner = tf.train.Checkpoint() if node is root else tf.Module()
+            for name, child in view.children(node).items():
+                # The new root has its own counter of saves.
+                if name != "save_counter" and (made := rebuild(child)) is not None:
+                    setattr(inner, name, made)
+        return known[id(node)]
+
+    return rebuild(root)
+
+
+def without(
+    checkpoint: tf.train.Checkpoint, unsaved: Collection[tf.Variable]
+) -> tf.train.Checkpoint:
+    """Return `checkpoint` without some of its variables."""
+    left_out = {id(variable) for variable in unsaved}
+    if not left_out:
+        return checkpoint
+    return rebuilt(checkpoint, lambda each: None if id(each) in left_out else each)
+
+
+def digest_of(unsaved: Collection[tf.Variable]) -> str:
+    """Return what tells the values of these variables from others; "" for none."""
+    digest = hashlib.sha256()
+    for variable in unsaved:
+        digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
+    return digest.hexdigest() if unsaved else ""
+
+
+def refuse_another_base(path: str, unsaved: Collection[tf.Variable]) -> None:
+    """Raise CheckpointError if the trained weights in `path` are not for these untrained ones."""
+    if _read(path).base != digest_of(unsaved):
+        raise CheckpointError(
+            f"{path} has the trained weights alone (--checkpoint_weights=trained), and was trained "
+            "with other frozen ones; take the model's code and --init_from of that training, or "
+            f"{ANOTHER_DIRECTORY}"
+        )
+
+
 def _why_not_whole(path: str) -> str | None:
     """Read every tensor, which verifies their checksums; return the first problem.
 
@@ -148,11 +203,11 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
     It is part of the checkpoint, and so as whole as the weights that it describes.
     """
 
-    def __init__(self, model: str, params: Params) -> None:
+    def __init__(self, model: str, params: Params, base: str = "") -> None:
         super().__init__()
         # A user's model file is identified by its name, in whatever folder.
         self.model = model.rpartition("/")[2]
-        self.params = plain(params)
+        self.params, self.base = plain(params), base
         self.best: Best | None = None
         self.history = JobHistory()
         self.rate_factor = 1.0
@@ -162,7 +217,8 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
         best: dict[str, float | None] | None = None
         if self.best:
             best = {n: value if math.isfinite(value) else None for n, value in self.best.items()}
-        saved = _Saved(self.model, self.params, best, self.history, self.rate_factor)
+        values = (self.model, self.params, best, self.history, self.rate_factor, self.base)
+        saved = _Saved(*values)
         return records.dump(saved).decode()
 
     def deserialize(self, string_value: bytes) -> None:
@@ -232,6 +288,7 @@ class _Saved:
     best: dict[str, float | None] | None
     history: JobHistory
     rate_factor: float = 1.0
+    base: str = ""
 
     @property
     def best_figures(self) -> Best | None:

@@ -47,6 +47,7 @@ from tpu_training.loop.evaluation import (
     evaluate_given,
 )
 from tpu_training.loop.graph import operations
+from tpu_training.loop.optimizers import unsaved_variables
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
 from tpu_training.models.params import EXACT, JAX, Params
@@ -155,8 +156,14 @@ class Trainer:
                 f"the task {state.task.name} has no losses, so it can't evaluate the data's "
                 f"{' and '.join(splits)} split; give it losses, or train without"
             )
-        record, keep = reader.JobRecord(job.model.name, job.params), job.params.keep_checkpoints
-        self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
+        self._unsaved = unsaved_variables(job.params, state.model)
+        if self._unsaved:
+            # No checkpoint has those.
+            initial_weights.load_initial_weights(cluster, job.params, state.model)
+        base, keep = reader.digest_of(self._unsaved), job.params.keep_checkpoints
+        record = reader.JobRecord(job.model.name, job.params, base)
+        made = (state, record, keep, cluster, lease, self._unsaved)
+        self._checkpoints = Checkpoints(job.model_dir, *made)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
         self._control = self._create_control(record)
@@ -226,7 +233,8 @@ class Trainer:
     def _prepare_training(self, restored: str | None) -> None:
         job, state = self._job, self._state
         if restored is None:
-            initial_weights.load_initial_weights(self._cluster, job.params, state.model)
+            if not self._unsaved:
+                initial_weights.load_initial_weights(self._cluster, job.params, state.model)
             # It began as a copy of the weights that these replaced.
             if state.average:
                 state.average.reset()

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.models import model as models
 from tpu_training.models.keras import KerasModule
-from tpu_training.models.params import KERAS_AUTO, Params, build_params
+from tpu_training.models.params import KERAS_AUTO, TRAINED, Params, build_params
 
 # step, counted from 0 -> learning rate
 Schedule = Callable[[tf.Tensor], tf.Tensor]
@@ -79,6 +79,15 @@ def choose_variables(params: Params, model: tf.Module) -> Choice:
         frozenset(id(variable) for path, variable in every if path in frozen),
         paths,
     )
+
+
+def unsaved_variables(params: Params, model: tf.Module) -> list[tf.Variable]:
+    """Return the variables of `model` that its checkpoints don't hold: they never change."""
+    if params.checkpoint_weights != TRAINED:
+        return []
+    frozen = choose_variables(params, model).frozen
+    frozen |= model.fixed if isinstance(model, KerasModule) else frozenset()
+    return [variable for _, variable in models.variable_paths(model) if id(variable) in frozen]
 
 
 def _frozen(text: str, paths: Sequence[str]) -> set[str]:

@@ -121,7 +121,8 @@ def create_train_state(
             compiled = optimizers.compiled_optimizer(params, model, chosen.trained)
             optimizer = compiled or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
-        average = WeightAverage(model, chosen.frozen, decay) if decay else None
+        unsaved = {id(each) for each in optimizers.unsaved_variables(params, model)}
+        average = WeightAverage(model, chosen.frozen | unsaved, decay) if decay else None
         step = tf.Variable(
             0,
             dtype=tf.int64,

@@ -94,6 +94,14 @@ class KerasModule(tf.Module):  # type: ignore[misc]
         trained = {id(value) for _, value in self.trained_pairs()}
         return tuple(variable for variable in self.variables if id(variable) in trained)
 
+    @property
+    def fixed(self) -> frozenset[int]:
+        """The ids of TensorFlow's variables that a layer trains unless it is told not to."""
+        layers = self.keras()._flatten_layers()
+        own = {id(each) for layer in layers for each in layer._trainable_variables}
+        every = self.keras().non_trainable_variables
+        return frozenset(id(each.value) for each in every if id(each) in own)
+
     def freeze(self, frozen: Container[int]) -> None:
         """Let batch normalisation use its averages where their ids are among the `frozen`."""
         for layer in self.keras()._flatten_layers():

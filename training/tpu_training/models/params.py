@@ -33,6 +33,7 @@ def param(
 NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
 CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
 EXACT, FAST = "exact", "fast"
+ALL, TRAINED = "all", "trained"
 TENSORFLOW, JAX = "tensorflow", "jax"
 LARGEST_IMAGE = 4096
 # The types of parameters, as messages call them; others are made of these: X | None, tuple[X, ...].
@@ -172,6 +173,12 @@ class Params(OptimizerParams, MachineParams):
         1 << 40,
     )
     keep_checkpoints: int = param(3, "checkpoints to keep; the oldest is deleted first", 1, 1000)
+    checkpoint_weights: str = param(
+        ALL,
+        "weights in checkpoints; trained: without frozen ones, which the model's code or init_from "
+        "brings again",
+        choices=(ALL, TRAINED),
+    )
     seed: int = param(0, "seed of weights, order, augmentation and dropout", 0, 2**31 - 1)
     image_size: int = param(0, "height and width of images; 0: as they are", 0, LARGEST_IMAGE)
     augmentation: str = param(

@@ -12,10 +12,12 @@ import tensorflow as tf
 
 from tpu_training import errors, tasks
 from tpu_training.checkpoints import model_description, reader
+from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, pipeline
 from tpu_training.loop import evaluation
-from tpu_training.loop.state import ModelState, create_model_state
+from tpu_training.loop.optimizers import unsaved_variables
+from tpu_training.loop.state import ModelState, create_model_state, derive_seed
 from tpu_training.models import model, registry
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DataSpec, Task
@@ -118,13 +120,16 @@ def restore_model(
     params = dataclasses.replace(params, precision="float32")
     task = tasks.task_of(definition, description.spec)
     spec = task.model_spec(description.spec)
-    module = model.create_model(definition, params, spec, params.seed)
+    module = model.create_model(definition, params, spec, derive_seed(params.seed, "weights"))
+    if unsaved := unsaved_variables(params, module):
+        load_initial_weights(this_machine(), params, module)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
-    checkpoint = tf.train.Checkpoint(model=module, step=step)
+    checkpoint = reader.without(tf.train.Checkpoint(model=module, step=step), unsaved)
     path = reader.newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
     if path is None:
         what = "no best checkpoint" if best else "no checkpoint"
         raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
+    reader.refuse_another_base(path, unsaved)
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
     return RestoredModel(module, definition, task, description, params, path, int(step.numpy()))
