@@ -233,6 +233,7 @@ def write_data(
     name: str = "data",
     class_names: Sequence[str] = (),
     text_length: int = 128,
+    vocabulary: str | None = None,
     vocabulary_size: int = 8192,
 ) -> None:
     """Write arrays in memory as a dataset, which `fit` and the command line read.
@@ -249,6 +250,7 @@ def write_data(
         name: The dataset's name.
         class_names: A name for each class, label or number.
         text_length: The number of token ids that a text becomes.
+        vocabulary: For texts, a `vocab.txt`, a `tokenizer.json` or SentencePiece's `.model`.
         vocabulary_size: The largest size of the vocabulary that is made from the training texts.
 
     Raises:
@@ -260,7 +262,9 @@ def write_data(
     if validation is not None:
         splits["validation"] = validation
     source = source_of_arrays(name, splits, class_names)
-    storage = conversion.Storage(text_length=text_length, vocabulary_size=vocabulary_size)
+    storage = conversion.Storage(
+        text_length=text_length, vocabulary=vocabulary, vocabulary_size=vocabulary_size
+    )
     conversion.store(source, directory, storage)
 
 

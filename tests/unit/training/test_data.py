@@ -159,6 +159,7 @@ GOOD = {
         ({"spec": {**SPEC, "shape": [28, 28]}}, "shape=(28, 28), "),
         ({"spec": {**SPEC, "shape": [28, 28, "x"]}}, "spec.shape[2] is 'x', not int"),
         ({"encoding": "tokens"}, "which tokens does not store"),
+        ({"vocabulary": "../model.json"}, "vocabulary is ../model.json, expected a file's name"),
         ({"encoding": "mp3"}, "encoding is mp3, expected one of raw, encoded, tokens"),
         ({"spec": {**SPEC, "classes": "many"}}, "spec.classes is 'many', not int"),
         ({"splits": {"train": {"examples": 2, "files": []}}}, "2 examples, but its files 0"),

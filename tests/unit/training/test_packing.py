@@ -159,12 +159,12 @@ def pieces(folder: Path, **special: int) -> str:
     return str(folder / "spiece.model")
 
 
-TOKENIZERS: dict[str, tuple[Any, int, int | None, int]] = {
-    # What makes it, then the start (-1: the last token), the end, and what is added to its ids.
-    "gpt2": (lambda to: bpe(to, ["<|endoftext|>"], post=False), -1, None, 1),
+TOKENIZERS: dict[str, tuple[Any, int, int, int]] = {
+    # What makes it, then the start and the end (-1: the last token), and padding (-1: one more).
+    "gpt2": (lambda to: bpe(to, ["<|endoftext|>"], post=False), -1, -1, -1),
     "bert": (lambda to: bpe(to, ["[PAD]", "[CLS]", "[SEP]"], post=True), 1, 2, 0),
-    "t5": (lambda to: pieces(to, pad_id=0, eos_id=1, unk_id=2, bos_id=-1), 1, None, 0),
-    "llama": (lambda to: pieces(to), 2, 3, 1),
+    "t5": (lambda to: pieces(to, pad_id=0, eos_id=1, unk_id=2, bos_id=-1), 1, 1, 0),
+    "llama": (lambda to: pieces(to), 1, 2, -1),
 }
 
 
@@ -172,7 +172,7 @@ TOKENIZERS: dict[str, tuple[Any, int, int | None, int]] = {
 def test_a_tokenizer_of_a_library_gives_its_ids_and_stays_with_the_data(
     name: str, tmp_path: Path
 ) -> None:
-    make, start, end, more = TOKENIZERS[name]
+    make, start, end, padding = TOKENIZERS[name]
     file = make(tmp_path)
     given = [f"--source={write(tmp_path / 'csv')}", f"--vocabulary={file}", "--text-length=40"]
     for packs in ([], ["--pack"]):
@@ -188,15 +188,100 @@ def test_a_tokenizer_of_a_library_gives_its_ids_and_stays_with_the_data(
         made: Any = pytest.importorskip("sentencepiece")
         library = made.SentencePieceProcessor(model_file=file)
         ids, size = [library.encode(text) for text in TEXTS], library.get_piece_size()
-    start, ends = start if start > 0 else size, [] if end is None else [end]
-    wanted = [[start, *(each + more for each in text), *ends] for text in ids]
-    cut = [each if len(each) <= 40 else [*each[: 40 - len(ends)], *ends] for each in wanted]
+    start, end = (size - 1 if each < 0 else each for each in (start, end))
+    vocabulary, padding = (size, padding) if padding >= 0 else (size + 1, size)
+    wanted = [[start, *text, end] for text in ids]
+    cut = [each if len(each) <= 40 else [*each[:39], end] for each in wanted]
     found = rows(str(tmp_path / "data0"))
-    assert sorted([int(i) for i in row if i] for row in found) == sorted(cut)
+    assert sorted([int(i) for i in row if i != padding] for row in found) == sorted(cut)
     spec = open_data(str(tmp_path / "data1")).manifest.spec
-    assert (spec.start, spec.vocabulary) == (start, size + more)
-    inside = [int(i) for row in rows(str(tmp_path / "data1")) for i in row if i and i != start]
+    assert (spec.start, spec.end, spec.padding, spec.vocabulary) == (
+        start,
+        end,
+        padding,
+        vocabulary,
+    )
+    tokens = [int(i) for row in rows(str(tmp_path / "data1")) for i in row]
+    inside = [i for i in tokens if i not in (padding, start)]
     assert sorted(inside) == sorted(i for each in wanted for i in each if i != start)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_padding_beyond_the_tokens_is_never_learned_hidden_or_drawn(
+    name: str, one_device: Cluster, tmp_path: Path
+) -> None:
+    file = TOKENIZERS[name][0](tmp_path)
+    place = convert(tmp_path, f"--vocabulary={file}", "--pack")
+    spec, tokens = open_data(place).manifest.spec, rows(place).copy()
+    # An ordinary token, such as "!" of GPT-2's.
+    tokens[:, 2] = 0
+    tokens = tf.constant(tokens)
+    following = tokens[:, 1:]
+    shift, hide = (TASKS[task].prepare(spec) for task in ("causal_lm", "masked_lm"))
+    _, targets = (each.numpy() for each in shift(tokens, None, False))
+    # Where one token begins and ends texts, the beginning of the next one is the end.
+    others = spec.padding if name == "gpt2" else (spec.padding, spec.start)
+    np.testing.assert_array_equal(targets == IGNORED, np.isin(following, others))
+    shown, targets = (each.numpy() for each in hide(tokens, None, False))
+    assert (targets != IGNORED).any()
+    tokens = tokens.numpy()
+    np.testing.assert_array_equal(shown == spec.padding, tokens == spec.padding)
+    params = BertParams(hidden_size=16, layers=1, heads=2, dropout=0.0, precision="float32")
+    model = load_model("bert").create_model(params, TASKS["masked_lm"].model_spec(spec), 5)
+    filled = (tokens == spec.padding).any(axis=1)
+    before = model(tokens[filled], training=False).numpy()
+    model.tokens.table.scatter_nd_update([[spec.padding]], tf.ones((1, 16)))
+    after = model(tokens[filled], training=False).numpy()
+    seen = tokens[filled] != spec.padding
+    np.testing.assert_array_equal(before[seen], after[seen])
+    assert (before[~seen] != after[~seen]).any()
+
+
+def test_a_tokenizer_goes_with_the_model_which_then_takes_texts(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    library, file = pytest.importorskip("tokenizers"), TOKENIZERS["gpt2"][0](tmp_path)
+    labels = np.arange(len(TEXTS)) % 2
+    data, results = f"{tmp_path}/data", f"{tmp_path}/results"
+    texts = {"train": (TEXTS, labels), "test": (TEXTS, labels)}
+    tpu_training.write_data(data, **texts, text_length=16, vocabulary=file)  # type: ignore[arg-type]
+    small = {"hidden_size": 8, "layers": 1, "heads": 2}
+    on(one_device, model="bert", data=data, params=small, model_dir=results, epochs=1)
+    export = ["export", f"--model-dir={results}", f"--output={tmp_path}/exported"]
+    assert main(export) == 0
+    (kept,) = tmp_path.glob("exported/*/assets.extra/tokenizer.json")
+    assert kept.read_bytes() == Path(file).read_bytes()
+    tokenizer = library.Tokenizer.from_file(str(kept))
+    end, few = tokenizer.token_to_id("<|endoftext|>"), TEXTS[:5]
+    ids = [[end, *tokenizer.encode(text).ids, end][:16] for text in few]
+    filled = np.array([each + [end + 1] * (16 - len(each)) for each in ids], np.int32)
+    model = tpu_training.load(results)
+    told = model.predict(filled)["probabilities"]
+    np.testing.assert_allclose(model.predict(few)["probabilities"], told, rtol=1e-6)
+    of_strings = tf.data.Dataset.from_tensor_slices(few)
+    for given in (few, of_strings):
+        found = tpu_training.predict(model, given)["probabilities"]
+        np.testing.assert_allclose(found, told, rtol=1e-5)
+    assert tpu_training.evaluate(model, (filled, labels[:5]))["loss"] > 0
+    (Path(data) / "tokenizer.json").unlink()
+    with pytest.raises(tpu_training.TrainingError, match=r"tokenizer\.json is missing; copy"):
+        tpu_training.evaluate(model, data)
+
+
+def test_ids_with_gaps_are_all_in_the_vocabulary(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers")
+    known = {"a": 3, "bee": 7, "<unk>": 1, "<s>": 5, "</s>": 9}
+    tokens = library.Tokenizer(library.models.WordLevel(known, unk_token="<unk>"))
+    tokens.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    # A name that another file in a dataset has.
+    tokens.save(str(tmp_path / "manifest.json"))
+    place = convert(tmp_path, f"--vocabulary={tmp_path / 'manifest.json'}", "--pack")
+    spec = open_data(place).manifest.spec
+    assert (spec.vocabulary, spec.start, spec.end, spec.padding) == (11, 5, 9, 10)
+    assert rows(place).max() == 10
+    assert (Path(place) / "tokenizer.json").read_bytes() == (
+        tmp_path / "manifest.json"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -228,7 +313,7 @@ def test_a_missing_library_of_a_tokenizer_is_named(
     (tmp_path / "spiece.model").write_text("")
     given = [f"--source={write(tmp_path / 'csv')}", f"--vocabulary={tmp_path / 'spiece.model'}"]
     assert main(["data", "convert", *given, f"--output={tmp_path / 'data'}"]) == 2
-    assert "which is not installed: pip install sentencepiece" in capsys.readouterr().err
+    assert "sentencepiece: pip install 'tpu-stack-training[text]'" in capsys.readouterr().err
 
 
 @KERAS

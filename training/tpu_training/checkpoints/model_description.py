@@ -26,6 +26,7 @@ class ModelDescription:
     """A model's name or file, its parameters, its task and its training data.
 
     `task` is what was named, by --task or in the model's file, and `task_name` what that is called.
+    `vocabulary` is the name of the tokenizer's file in the model directory, for texts.
     """
 
     model: str
@@ -35,6 +36,7 @@ class ModelDescription:
     class_names: tuple[str, ...] = ()
     task: str = ""
     task_name: str = ""
+    vocabulary: str = ""
 
     def write(self, model_dir: str) -> None:
         """Write it to `model_dir`."""
@@ -92,6 +94,7 @@ def describe_model(
     spec: DataSpec,
     data: str,
     class_names: tuple[str, ...] = (),
+    vocabulary: str = "",
 ) -> ModelDescription:
     """Describe the model that is about to be trained, with its changed parameters only.
 
@@ -104,7 +107,8 @@ def describe_model(
         changed["optimizer"] = params.optimizer
     task = definition.task if isinstance(definition.task, str) else definition.task.file
     name = tasks.task_of(definition, spec).name
-    return ModelDescription(definition.name, changed, spec, data, class_names, task, name)
+    named = (class_names, task, name, vocabulary)
+    return ModelDescription(definition.name, changed, spec, data, *named)
 
 
 def read_description(model_dir: str) -> ModelDescription:
@@ -169,9 +173,12 @@ def _differences(had: DataSpec, now: DataSpec) -> Iterator[str]:
     if had.targets != now.targets:
         yield f"{had.targets} to learn, here {now.targets}"
     if had.start != now.start:
-        yield "packed texts" + (", here one in each example" if had.start else " here, before one")
+        packed = had.start >= 0
+        yield "packed texts" + (", here one in each example" if packed else " here, before one")
     if had.vocabulary != now.vocabulary:
         yield f"a vocabulary of {had.vocabulary} tokens, here {now.vocabulary}"
+    if had.padding != now.padding:
+        yield f"{had.padding} for padding, here {now.padding}"
 
 
 def _path(model_dir: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
 import logging
 import math
 import re
@@ -28,7 +27,7 @@ import numpy as np
 from tpu_training.data import arrays, manifest, source, tables
 from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.data.source import Example, Examples, Options, Source
-from tpu_training.errors import DataError, InputError
+from tpu_training.errors import DataError, InputError, require
 from tpu_training.models import spec as specs
 from tpu_training.models.params import LARGEST_IMAGE
 
@@ -87,7 +86,7 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
     """
     directory = Path(output)
     refuse_used(directory)
-    start, tokenizer = 0, None
+    start, tokenizer = -1, None
     file = (VOCABULARY_FILE, _lines(data.tokens)) if data.tokens else ("", b"")
     if data.kind == source.TEXT and not data.vocabulary:
         tokenizer = _tokenizer(data, storage)
@@ -105,7 +104,9 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
             for split, examples in data.splits.items()
         }
         spec = manifest.stored_spec(
-            encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets, start
+            *(encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets),
+            *(start, tokenizer.end[0] if tokenizer and tokenizer.end else -1),
+            padding=tokenizer.padding if tokenizer else 0,
         )
         written = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, file[0])
         if file[0]:
@@ -167,9 +168,7 @@ def _tokenizer(data: Source, storage: Storage) -> Tokenizer:
         return WordPiece(tokens)
     path = Path(storage.vocabulary)
     try:
-        if path.suffix in (".json", ".model"):
-            return LibraryTokenizer(path)
-        return WordPiece(path.read_text(encoding="utf-8").splitlines())
+        return tokenizer_of(path.name, path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
     except ValueError as error:
@@ -466,18 +465,20 @@ _LONGEST_WORD = 100
 
 
 class Tokenizer:
-    """Turns texts into token ids, in which 0 is padding.
+    """Turns texts into token ids.
 
     Attributes:
         size: The number of ids.
         start: The id with which a text begins.
         end: Those with which it ends: one, or none.
+        padding: The id that fills an example.
         file: The name and content of what it is made from.
     """
 
     size: int
     start: int
-    end: Sequence[int]
+    end: list[int]
+    padding: int = 0
     file: tuple[str, bytes]
 
     def whole(self, text: str) -> list[int]:
@@ -490,7 +491,7 @@ class Tokenizer:
         if len(ids) > length:
             # A text that is cut ends as others do.
             ids = [*ids[: length - len(self.end)], *self.end]
-        return ids + [0] * (length - len(ids))
+        return ids + [self.padding] * (length - len(ids))
 
 
 class WordPiece(Tokenizer):
@@ -542,78 +543,87 @@ class WordPiece(Tokenizer):
         return pieces or [self._ids[UNKNOWN]]
 
 
-_LIBRARIES = {".json": "tokenizers", ".model": "sentencepiece"}
-# What begins and ends texts where the file of a tokenizer doesn't say so.
+# What begins and ends texts, and fills examples, where the file of a tokenizer doesn't say so.
 _FIRST = ("<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", START)
 _LAST = ("</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", END)
+_FILL = (source.PADDING, "<pad>", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>")
 
 
 class LibraryTokenizer(Tokenizer):
     """A `tokenizer.json` of Hugging Face's tokenizers, or a model of SentencePiece."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file.
+    def __init__(self, name: str, content: bytes) -> None:
+        """Read the `content` of the file called `name`.
 
         Raises:
             InputError: Its library is not installed.
             ValueError: It is not what its name says, or knows no beginning of a text.
         """
-        content, library = path.read_bytes(), _LIBRARIES[path.suffix]
-        self.file = (path.name, content)
+        suffix = Path(name).suffix
+        # Under one name, so that it takes that of no other file in a directory.
+        self.file = (f"tokenizer{suffix}", content)
+        read, library = _READERS[suffix]
+        made = require(library, library, "text", f"--vocabulary={name}")
         try:
-            made = importlib.import_module(library)
-        except ImportError as error:
-            raise InputError(
-                f"--vocabulary={path}: needs {library}, which is not installed: pip install "
-                f"{library}"
-            ) from error
-        try:
-            count, first, last = self._read(made, content, path.suffix == ".json")
+            self._ids, size, first, last, fill = read(made, content)
         except Exception as error:  # Rust's and C++' errors have no class of their own.
             raise ValueError(f"{library} can't read it ({error})") from error
-        if first is None:
+        if first is None and last is None:
             raise ValueError(f"has no token that begins a text, such as {', '.join(_FIRST)}")
-        self.size, self.start = count + self._more, first + self._more
-        # One that does both only begins: several texts in an example are told apart by it.
-        self.end = [] if last in (None, first) else [last + self._more]
-
-    def _read(self, made: Any, content: bytes, is_json: bool) -> tuple[int, Any, Any]:
-        """Return the number of tokens, and which one begins and ends a text, or None."""
-        if is_json:
-            tokens = made.Tokenizer.from_buffer(content)
-            tokens.no_padding()
-            tokens.no_truncation()
-            self._ids: Callable[[str], list[int]] = lambda text: (
-                tokens.encode(text, add_special_tokens=False).ids
-            )
-            # What it puts around a text comes before names.
-            around, sample = tokens.encode("").ids, tokens.encode("a").ids
-            first, last = (
-                around[at] if around and around[at] == sample[at] else _known(tokens, names)
-                for at, names in ((0, _FIRST), (-1, _LAST))
-            )
-            zero = tokens.get_added_tokens_decoder().get(0)
-            is_padding = bool(zero and zero.special and "unk" not in zero.content.lower())
-            count = tokens.get_vocab_size()
-        else:
-            pieces = made.SentencePieceProcessor(model_proto=content)
-            self._ids = pieces.encode
-            first, last = (None if i < 0 else i for i in (pieces.bos_id(), pieces.eos_id()))
-            is_padding, count = pieces.is_control(0), pieces.get_piece_size()
-        self._more = int(not is_padding or 0 in (first, last))
-        if self._more:
-            logger.info("data: ids are one more than the tokenizer's, whose 0 isn't padding")
-        return count, last if first is None else first, last
+        self.start = last if first is None else first
+        self.end = [] if last is None else [last]
+        # Its own ids stay, so that they fit the weights of others; those get a row more.
+        has_one = fill not in (None, first, last)
+        self.padding, self.size = (fill, size) if has_one else (size, size + 1)
 
     def whole(self, text: str) -> list[int]:
         """Return start, the text's tokens and its end."""
-        return [self.start, *(number + self._more for number in self._ids(text)), *self.end]
+        return [self.start, *self._ids(text), *self.end]
 
 
-def _known(tokens: Any, names: Sequence[str]) -> int | None:
-    """Return the id of the first of `names` that a tokenizer has."""
-    ids = map(tokens.token_to_id, names)
-    return next((number for number in ids if number is not None), None)
+# The ids of a text, how many there are, and what begins and ends a text, and fills an example.
+_Read: TypeAlias = tuple[Callable[[str], list[int]], int, int | None, int | None, int | None]
+
+
+def _read_json(library: Any, content: bytes) -> _Read:
+    tokens = library.Tokenizer.from_buffer(content)
+    fill = (tokens.padding or {}).get("pad_id")
+    tokens.no_padding()
+    tokens.no_truncation()
+
+    def known(names: Sequence[str]) -> int | None:
+        return next((n for n in map(tokens.token_to_id, names) if n is not None), None)
+
+    # What it puts around a text comes before names.
+    around, sample = tokens.encode("").ids, tokens.encode("a").ids
+    first, last = (
+        around[at] if around and around[at] == sample[at] else known(names)
+        for at, names in ((0, _FIRST), (-1, _LAST))
+    )
+    # Some have gaps in their ids.
+    size = max(tokens.get_vocab().values()) + 1
+    ids = lambda text: tokens.encode(text, add_special_tokens=False).ids  # noqa: E731
+    return ids, size, first, last, known(_FILL) if fill is None else fill
+
+
+def _read_pieces(library: Any, content: bytes) -> _Read:
+    pieces = library.SentencePieceProcessor(model_proto=content)
+    special = (pieces.bos_id(), pieces.eos_id(), pieces.pad_id())
+    first, last, fill = (None if number < 0 else number for number in special)
+    return pieces.encode, pieces.get_piece_size(), first, last, fill
+
+
+_READERS: Mapping[str, tuple[Callable[[Any, bytes], _Read], str]] = {
+    ".json": (_read_json, "tokenizers"),
+    ".model": (_read_pieces, "sentencepiece"),
+}
+
+
+def tokenizer_of(name: str, content: bytes) -> Tokenizer:
+    """Return the tokenizer in the `content` of a file called `name`. Raises ValueError."""
+    if Path(name).suffix in _READERS:
+        return LibraryTokenizer(name, content)
+    return WordPiece(content.decode().splitlines())
 
 
 # Examples that are filled at the same time: more would save hardly any padding.
@@ -627,6 +637,8 @@ def _packed(data: Source, tokenizer: Tokenizer, length: int) -> Source:
         open_rows: list[list[int]] = []
         for example in examples.read():
             ids = tokenizer.whole(str(example.feature))
+            if tokenizer.end == [tokenizer.start]:
+                ids.pop()  # The next text's beginning ends this one.
             # Each part of a text that is too long begins as a text does.
             step = length - 1
             for at in range(1, len(ids), step):
@@ -652,7 +664,9 @@ def _packed(data: Source, tokenizer: Tokenizer, length: int) -> Source:
 
         def read() -> Iterator[Example]:
             for number, row in enumerate(pack(examples)):
-                yield Example(f"{name} example {number}", np.pad(row, (0, length - len(row))), 0)
+                more = (0, length - len(row))
+                ids = np.pad(row, more, constant_values=tokenizer.padding)
+                yield Example(f"{name} example {number}", ids, 0)
 
         return Examples(len(lengths), read)
 

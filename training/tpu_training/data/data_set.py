@@ -85,6 +85,8 @@ def open_data(directory: str) -> DataSet:
             problems.append(f"{file.name} is missing")
         elif sizes[file.name] != file.bytes:
             problems.append(f"{file.name} has {sizes[file.name]} bytes, expected {file.bytes}")
+    if data.manifest.vocabulary and data.manifest.vocabulary not in sizes:
+        problems.append(f"{data.manifest.vocabulary} is missing")
     if problems:
         raise DataError(f"--data={directory}: {'; '.join(problems)}; copy the files there again")
     return data

@@ -412,7 +412,7 @@ def in_words(spec: specs.DataSpec) -> str:
     features = spec.features(lambda shape, dtype: f"{dtype} of the shape {shape}")
     width = f"{spec.classes} " if spec.targets in (specs.LABELS, specs.NUMBERS) else ""
     targets = spec.target(lambda *form: form) if spec.several else spec.targets
-    packed = f", several texts that begin with the token {spec.start}" if spec.start else ""
+    packed = f", several texts that begin with the token {spec.start}" if spec.start >= 0 else ""
     return f"features {features} with {width}{targets}{packed}"
 
 

@@ -161,7 +161,8 @@ def _sizes_and_labels(data: data_set.DataSet, split: str) -> Any:
     def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         features, labels = preprocessing.parse_examples(serialised, manifest)
         if manifest.spec.kind == "text":
-            return tf.math.count_nonzero(features, axis=1, keepdims=True, dtype=tf.int32), labels
+            real = features != manifest.spec.padding
+            return tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32), labels
         if manifest.encoding == ENCODED:
             return tf.map_fn(decoded_size, features, fn_output_signature=tf.int32), labels
         return tf.tile([tf.shape(features)[1:3]], (tf.shape(labels)[0], 1)), labels

@@ -144,11 +144,14 @@ def stored_spec(
     classes: int,
     vocabulary_size: int = 0,
     targets: str = CLASS,
-    start: int = 0,
+    start: int = -1,
+    end: int = -1,
+    padding: int = 0,
 ) -> DataSpec:
     """Return the spec of examples stored in `encoding`."""
     kinds = (_KINDS[encoding], shape, _DTYPES[encoding])
-    return DataSpec(*kinds, classes, vocabulary_size, targets, start=start)
+    tokens = {"start": start, "end": end, "padding": padding}
+    return DataSpec(*kinds, classes, vocabulary_size, targets, **tokens)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
@@ -174,11 +177,13 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         return
     if spec.targets not in TARGETS:
         yield f"spec.targets is {spec.targets}, expected one of {', '.join(TARGETS)}"
-    stored = stored_spec(
-        encoding, spec.shape, spec.classes, spec.vocabulary, spec.targets, spec.start
-    )
-    if spec != stored or len(spec.shape) != (1 if encoding == TOKENS else 3):
+    texts = (spec.vocabulary, spec.targets, spec.start, spec.end, spec.padding)
+    stored = stored_spec(encoding, spec.shape, spec.classes, *texts)
+    axes = 1 if encoding == TOKENS else 3
+    if spec.start == spec.padding or spec != stored or len(spec.shape) != axes:
         yield f"spec is {spec}, which {encoding} does not store"
+    if "/" in manifest.vocabulary:
+        yield f"vocabulary is {manifest.vocabulary}, expected a file's name"
     for name, split in manifest.splits.items():
         found = sum(file.examples for file in split.files)
         if split.examples != found or not found:

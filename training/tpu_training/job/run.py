@@ -239,10 +239,13 @@ class Trainer:
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
-        names = self._data.manifest.class_names
-        model_description.describe_model(job.model, job.params, self._spec, job.data, names).write(
-            job.model_dir
-        )
+        names, tokens = self._data.manifest.class_names, self._data.manifest.vocabulary
+        if tokens:
+            content = files.read_bytes(f"{self._data.directory}/{tokens}")
+            files.write_bytes(f"{job.model_dir.rstrip('/')}/{tokens}", content)
+        model_description.describe_model(
+            job.model, job.params, self._spec, job.data, names, tokens
+        ).write(job.model_dir)
 
     def _prepare_evaluation(self, restored: str | None) -> None:
         if restored is None:

@@ -211,10 +211,12 @@ def evaluate_given(
     found = data.manifest.input_spec(params.image_size)
     if found.vocabulary <= spec.vocabulary:
         found = dataclasses.replace(found, vocabulary=spec.vocabulary)
+    if not isinstance(given, str):
+        found = dataclasses.replace(found, end=spec.end, padding=spec.padding)
     if state.task.any_targets:
         found = dataclasses.replace(found, targets=spec.targets, classes=spec.classes)
     # A model of packed texts takes one as well.
-    found = found if found.start else dataclasses.replace(found, start=spec.start)
+    found = found if found.start >= 0 else dataclasses.replace(found, start=spec.start)
     if found != spec:
         raise InputError(
             f"data: has {function.in_words(found)}, but the model was trained with "

@@ -77,7 +77,8 @@ class Bert(tf.Module):  # type: ignore[misc]
         seed: int,
         per_token: bool,
         causal: bool,
-        start: int = 0,
+        start: int = -1,
+        padding: int = 0,
     ) -> None:
         """Build for `length` token ids; `causal` hides from each token those after it.
 
@@ -88,7 +89,8 @@ class Bert(tf.Module):  # type: ignore[misc]
         """
         super().__init__()
         self._dropout, self._remat = params.dropout, params.remat
-        self._per_token, self._causal, self._start = per_token, causal, start
+        self._per_token, self._causal = per_token, causal
+        self._start, self._padding = start, padding
         self._dtype = tf.as_dtype(params.precision)
         size, count = params.hidden_size, params.layers
         self.tokens = layers.Embedding(vocabulary, size, seed)
@@ -102,10 +104,10 @@ class Bert(tf.Module):  # type: ignore[misc]
         self.head = layers.Dense(size, outputs, seed + 2 + 4 * count)
 
     def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Map int32 token ids (batch, length), 0 for padding, to float32 numbers."""
-        present = tf.cast(ids > 0, tf.int32)
+        """Map int32 token ids (batch, length) to float32 numbers."""
+        present = tf.cast(ids != self._padding, tf.int32)
         texts, positions = present, self.positions.table
-        if self._start:
+        if self._start >= 0:
             first = ids == self._start
             texts *= 1 + tf.cumsum(tf.cast(first, tf.int32), axis=1)
             positions = self.positions(_places_in_text(first))

@@ -183,8 +183,8 @@ def create_bert(params: BertParams, spec: DataSpec, seed: int) -> tf.Module:
     outputs = spec.output_shape[-1] if per_token else flat_outputs(spec, "bert")
     from tpu_training.models.networks import Bert
 
-    causal, start = spec.causal, spec.start
-    return Bert(params, length, spec.vocabulary, outputs, seed, per_token, causal, start)
+    texts = (spec.causal, spec.start, spec.padding)
+    return Bert(params, length, spec.vocabulary, outputs, seed, per_token, *texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,15 +25,17 @@ class DataSpec:
     Attributes:
         kind: `image`, `text`, or `array` for features of any other shape and type.
         shape: The shape of the input pipeline's features: (height, width, channels) or (length,).
-        dtype: Their type: uint8 for images, int32 for token ids, in which 0 is padding.
+        dtype: Their type: uint8 for images, int32 for token ids.
         classes: The number of classes; labels are 0 to `classes` - 1. For targets of `labels` and
             `numbers`, how many there are.
         vocabulary: The number of tokens; ids are 0 to `vocabulary` - 1.
         targets: What the dataset holds to learn, one of TARGETS.
         outputs: The shape of a model's output for an example; () stands for (classes,).
         causal: Whether no output may depend on later tokens.
-        start: The token with which each text begins, where an example has several; 0 where it has
-            one.
+        start: The token with which each text begins, where an example has several; -1 where it
+            has one.
+        end: The token with which each text ends; -1 where none is known.
+        padding: The token that fills an example, and is no part of a text.
         inputs: The name, shape and type of each input, if the features are a dictionary of
             several; `shape` and `dtype` are empty then.
         several: The same of each target, if the targets are a dictionary: `targets` is SEVERAL.
@@ -47,7 +49,9 @@ class DataSpec:
     targets: str = CLASS
     outputs: tuple[int, ...] = ()
     causal: bool = False
-    start: int = 0
+    start: int = -1
+    end: int = -1
+    padding: int = 0
     inputs: tuple[tuple[str, tuple[int, ...], str], ...] = ()
     several: tuple[tuple[str, tuple[int, ...], str], ...] = ()
 

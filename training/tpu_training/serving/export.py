@@ -122,7 +122,7 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
 
     The signature takes `batch` raw images or token ids (None: any number) and returns what the task
     predicts: for a class of each example `probabilities`, `classes` and, where the dataset names
-    its classes, `names`.
+    its classes, `names`. The tokenizer's file is in `assets.extra`.
     """
     path = f"{output.rstrip('/')}/{max(model.step, 1)}"
     names = model.description.class_names
@@ -139,6 +139,10 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
     exported.predict = tf.function(predict, input_signature=[model.input_spec(batch)])
     signature = exported.predict.get_concrete_function()
     tf.saved_model.save(exported, path, signatures={SIGNATURE: signature})
+    name, content = model.vocabulary
+    if name:
+        # Where TensorFlow keeps files that a SavedModel's own graph doesn't read.
+        files.write_bytes(f"{path}/assets.extra/{name}", content)
     return path
 
 

@@ -14,7 +14,7 @@ from tpu_training import errors, tasks
 from tpu_training.checkpoints import model_description, reader
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import data_set, pipeline
+from tpu_training.data import conversion, data_set, files, pipeline
 from tpu_training.loop import evaluation
 from tpu_training.loop.optimizers import unsaved_variables
 from tpu_training.loop.state import ModelState, create_model_state, derive_seed
@@ -37,7 +37,10 @@ def this_machine() -> Cluster:
 
 @dataclass(frozen=True)
 class RestoredModel:
-    """A model with the weights of `checkpoint`, written after `step` steps."""
+    """A model with the weights of `checkpoint`, written after `step` steps.
+
+    `vocabulary` has the name and content of its tokenizer's file, for texts.
+    """
 
     module: tf.Module
     definition: registry.ModelDefinition
@@ -46,6 +49,7 @@ class RestoredModel:
     params: Params
     checkpoint: str
     step: int
+    vocabulary: tuple[str, bytes] = ("", b"")
 
     @property
     def spec(self) -> DataSpec:
@@ -66,8 +70,8 @@ class RestoredModel:
         """Return what the task makes of the outputs.
 
         For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,). A
-        tensor goes to the model as it is, arrays as in an evaluation. Raises InputError for arrays
-        that are not like the dataset's.
+        tensor goes to the model as it is, arrays and texts as in an evaluation. Raises InputError
+        for what is not like the dataset's.
         """
         if not tf.is_tensor(features):
             return {name: tf.constant(each) for name, each in self.predict_all(features).items()}
@@ -84,7 +88,7 @@ class RestoredModel:
         `features` may also be a dataset's place: then of its test split.
         """
         if not isinstance(features, str):
-            return self._predict(features)
+            return self._predict(self._ids(features))
         data = data_set.open_given(features, self.params.seed)
         batches = test_examples(data, self.params, self.params.evaluation_batch_size)
         return evaluation.joined([self._predict(each.features) for each in batches])
@@ -93,6 +97,20 @@ class RestoredModel:
     def _predict(self) -> evaluation.Predict:
         made = (this_machine(), self.params, self._state, self.description.spec)
         return evaluation.create_prediction(*made)
+
+    def _ids(self, features: Any) -> Any:
+        """Return the ids of texts, as in the training, and anything else as it is."""
+        spec = self.description.spec
+        if spec.kind != "text" or np.asarray(features).dtype.kind not in "SUO":
+            return features
+        try:
+            tokenizer = conversion.tokenizer_of(*self.vocabulary)
+        except ValueError as error:
+            raise errors.InputError(
+                f"features: are texts, but the model's vocabulary {error}; pass token ids"
+            ) from error
+        texts = map(tf.compat.as_text, np.ravel(features))
+        return np.array([tokenizer.encode(text, spec.shape[0]) for text in texts], np.int32)
 
     @cached_property
     def _state(self) -> ModelState:
@@ -132,7 +150,11 @@ def restore_model(
     reader.refuse_another_base(path, unsaved)
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
-    return RestoredModel(module, definition, task, description, params, path, int(step.numpy()))
+    # A path could lead an export out of its folder.
+    name = description.vocabulary.rpartition("/")[2]
+    tokens = (name, files.read_bytes(f"{model_dir.rstrip('/')}/{name}") if name else b"")
+    made = (module, definition, task, description, params, path, int(step.numpy()))
+    return RestoredModel(*made, tokens)
 
 
 @dataclass(frozen=True)

@@ -273,8 +273,10 @@ def shift_tokens(spec: DataSpec) -> Prepare:
         features: tf.Tensor, targets: tf.Tensor, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         following = features[:, 1:]
-        # No text leads to the beginning of the next one.
-        counts = (following > 0) & (following != (spec.start or IGNORED))
+        counts = following != spec.padding
+        if spec.start != spec.end:
+            # No text leads to the beginning of the next one.
+            counts &= following != spec.start
         return features[:, :-1], tf.where(counts, following, IGNORED)
 
     return shift
@@ -302,13 +304,14 @@ def hide_tokens(spec: DataSpec) -> Prepare:
         if training:
             chance, kind = (tf.random.stateless_uniform(shape, next_seed()) for _ in range(2))
             other = tf.random.stateless_uniform(
-                shape, next_seed(), minval=1, maxval=spec.vocabulary, dtype=tf.int32
+                shape, next_seed(), minval=0, maxval=spec.vocabulary - 1, dtype=tf.int32
             )
         else:
             chance, kind, place = (_drawn_from(features, number) for number in range(3))
-            other = 1 + tf.cast(place * (spec.vocabulary - 1), tf.int32)
-        chosen = (chance < _CHOSEN) & (features > 0)
-        if spec.start:
+            other = tf.cast(place * (spec.vocabulary - 1), tf.int32)
+        other += tf.cast(other >= spec.padding, tf.int32)
+        chosen = (chance < _CHOSEN) & (features != spec.padding)
+        if spec.start >= 0:
             # The token that begins a text is never hidden or drawn.
             chosen &= features != spec.start
             other = tf.where(other == spec.start, features, other)
