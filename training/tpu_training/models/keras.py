@@ -400,7 +400,7 @@ def _token_problems(model: Any, spec: DataSpec) -> Iterator[str]:
     if spec.kind == "text" and max(rows, default=math.inf) < spec.vocabulary:
         yield (
             f"the data's tokenizer has {spec.vocabulary:,} tokens, but the model's embedding "
-            f"{max(rows):,}; convert the texts with the model's own tokenizer"
+            f"{max(rows):,}; convert the texts with the model's own tokenizer, or widen it"
         )
 
 
