@@ -568,13 +568,13 @@ class LibraryTokenizer(Tokenizer):
             self._ids, size, first, last, fill = read(made, content)
         except Exception as error:  # Rust's and C++' errors have no class of their own.
             raise ValueError(f"{library} can't read it ({error})") from error
-        if first is None and last is None:
+        begin = last if first is None else first
+        if begin is None:
             raise ValueError(f"has no token that begins a text, such as {', '.join(_FIRST)}")
-        self.start = last if first is None else first
-        self.end = [] if last is None else [last]
+        self.start, self.end = begin, [] if last is None else [last]
         # Its own ids stay, so that they fit the weights of others; those get a row more.
-        has_one = fill not in (None, first, last)
-        self.padding, self.size = (fill, size) if has_one else (size, size + 1)
+        one_more = fill is None or fill in (first, last)
+        self.padding, self.size = (size, size + 1) if one_more else (fill or 0, size)
 
     def whole(self, text: str) -> list[int]:
         """Return start, the text's tokens and its end."""

@@ -150,8 +150,8 @@ def stored_spec(
 ) -> DataSpec:
     """Return the spec of examples stored in `encoding`."""
     kinds = (_KINDS[encoding], shape, _DTYPES[encoding])
-    tokens = {"start": start, "end": end, "padding": padding}
-    return DataSpec(*kinds, classes, vocabulary_size, targets, **tokens)
+    made = DataSpec(*kinds, classes, vocabulary_size, targets, start=start)
+    return dataclasses.replace(made, end=end, padding=padding)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
