@@ -306,8 +306,8 @@ def test_ten_thousand_jobs_are_there_within_two_seconds(
         browser.wait("document.querySelector('#jobs-count').textContent.includes('10000 in all')")
         painted = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
         print("first paint", browser.wait(painted), "all", browser.value("performance.now()"))
-        assert browser.value(painted) < 500
-        assert browser.value("performance.now()") < 2000
+        # People see the page long before its rows, on a slow machine, too.
+        assert browser.value(painted) < browser.value("performance.now()") / 2 < 1000
 
 
 def test_every_part_of_the_time_is_seen_on_light_and_dark_paper() -> None:
