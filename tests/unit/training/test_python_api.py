@@ -38,7 +38,7 @@ SIZES = {"global_batch_size": 20, "evaluation_batch_size": 16, "steps_per_loop":
 class Sized(tpu_training.Params):
     """With a field that no checkpoint's record holds."""
 
-    sizes: tuple[int, ...] = param((1, 2), "sizes")
+    sizes: bytes = param(b"12", "sizes")
 
 
 @pytest.fixture
@@ -347,7 +347,7 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         ({"params": tpu_training.Params(), "epochs": -1}, "--epochs=-1: must be at least 0.001"),
         ({"params": tpu_training.Params(seed=-1)}, "--seed=-1: must be at least 0"),
         ({"params": tpu_training.Params(), "part_batch_size": 3}, "--part_batch_size: unknown"),
-        ({"params": Sized()}, "--sizes=(1, 2): expected int, float or str as its type"),
+        ({"params": Sized()}, "--sizes=b'12': expected bool, int, float or str as its type"),
         ({"params": "epochs"}, "params='epochs': expected a mapping or the model's own class"),
         ({"task": 3}, "--task=3: unknown; see --help for all names; expected classification"),
         ({"callbacks": [print]}, "callbacks=[<built-in function print>], expected a list of tpu_"),
