@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -49,12 +49,11 @@ class Checkpoints:
         keep: int,
         cluster: Cluster,
         lease: Right | None = None,
-        unsaved: Collection[tf.Variable] = (),
     ) -> None:
         """Keep the last `keep` checkpoints of `state` under `model_dir`, held by `lease`.
 
         `state` is a TrainState, of a floor above this one: model, optimizer, step, task, average.
-        Checkpoints are without the variables in `unsaved`.
+        Checkpoints are without its `unsaved` variables.
         """
         self._lease = lease or NoLease()
         folder = model_dir.rstrip("/")
@@ -62,13 +61,12 @@ class Checkpoints:
         self._best_directory = f"{folder}/best"
         self.record = record
         parts = {"model": state.model, "optimizer": state.optimizer, "step": state.step}
-        self._unsaved = unsaved
-        self._without_average = reader.without(tf.train.Checkpoint(record=record, **parts), unsaved)
-        self._average = state.average
-        with_average = {"average": state.average} if state.average else {}
-        self._checkpoint = reader.without(
-            tf.train.Checkpoint(record=record, **parts, **with_average), unsaved
+        with_average = parts | ({"average": state.average} if state.average else {})
+        self._without_average, self._checkpoint = (
+            reader.without(tf.train.Checkpoint(record=record, **each), state.unsaved)
+            for each in (parts, with_average)
         )
+        self._average = state.average
         self._cluster = cluster
         self._task = state.task
         self.saved_step = 0
@@ -128,7 +126,7 @@ class Checkpoints:
         if path:
             self.saved_step = int(path.rpartition("-")[2])
             self._refuse_another_identity(path)
-            reader.refuse_another_base(path, self._unsaved)
+            reader.refuse_another_base(path, self.record.base)
             differences = self.record.differences(path)
             # Of the model's own parameters, on which shapes depend, an error names the old values.
             own = [d for d in differences if d.partition("=")[0] not in Params.__dataclass_fields__]

@@ -142,9 +142,9 @@ def digest_of(unsaved: Collection[tf.Variable]) -> str:
     return digest.hexdigest() if unsaved else ""
 
 
-def refuse_another_base(path: str, unsaved: Collection[tf.Variable]) -> None:
-    """Raise CheckpointError if the trained weights in `path` are not for these untrained ones."""
-    if _read(path).base != digest_of(unsaved):
+def refuse_another_base(path: str, base: str) -> None:
+    """Raise CheckpointError if the weights in `path` are for others than those of this digest."""
+    if _read(path).base != base:
         raise CheckpointError(
             f"{path} has the trained weights alone (--checkpoint_weights=trained), and was trained "
             "with other frozen ones; take the model's code and --init_from of that training, or "

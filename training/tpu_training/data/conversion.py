@@ -518,7 +518,7 @@ class WordPiece(Tokenizer):
         return [self.start, *chain.from_iterable(pieces), *self.end]
 
     def encode(self, text: str, length: int) -> list[int]:
-        """Return start, the words' pieces and end."""
+        """Return the same, cut or padded to `length`."""
         # Words beyond `length` are not even looked up, so a long text costs what its cut costs.
         ids = [self.start]
         for word in words(text, self._cased):

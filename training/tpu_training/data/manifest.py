@@ -105,8 +105,8 @@ class Manifest:
         Raises:
             InputError: It is said twice, or in tokens of what are no texts.
         """
-        batch, steps = params.global_batch_size, params.epochs * self.split("train").examples
-        steps /= batch
+        batch = params.global_batch_size
+        steps = params.epochs * self.split("train").examples / batch
         if params.tokens:
             if params.steps or self.spec.kind != "text":
                 why = (
@@ -150,8 +150,8 @@ def stored_spec(
 ) -> DataSpec:
     """Return the spec of examples stored in `encoding`."""
     kinds = (_KINDS[encoding], shape, _DTYPES[encoding])
-    made = DataSpec(*kinds, classes, vocabulary_size, targets, start=start)
-    return dataclasses.replace(made, end=end, padding=padding)
+    texts = (classes, vocabulary_size, targets)
+    return DataSpec(*kinds, *texts, start=start, end=end, padding=padding)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:

@@ -47,7 +47,6 @@ from tpu_training.loop.evaluation import (
     evaluate_given,
 )
 from tpu_training.loop.graph import operations
-from tpu_training.loop.optimizers import unsaved_variables
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
 from tpu_training.models.params import EXACT, JAX, Params
@@ -103,12 +102,12 @@ def step_by_step(params: Params, cluster: Cluster) -> Iterator[None]:
         InputError: The steps run on a TPU, which has no Python.
     """
     if params.eager and cluster.has_tpu:
-        raise errors.InputError("--eager=true runs on a CPU or GPU, not on a TPU; omit one of both")
-    log = logging.getLogger("tensorflow")
-    level, before = log.level, tf.config.functions_run_eagerly()
+        raise errors.InputError("--eager=true runs on a CPU or GPU, not on a TPU; omit it")
     if not params.eager:
         yield
         return
+    log = logging.getLogger("tensorflow")
+    level, before = log.level, tf.config.functions_run_eagerly()
     tf.config.run_functions_eagerly(True)
     # In each step, TensorFlow would warn that this is slow.
     log.setLevel(logging.ERROR)
@@ -156,14 +155,12 @@ class Trainer:
                 f"the task {state.task.name} has no losses, so it can't evaluate the data's "
                 f"{' and '.join(splits)} split; give it losses, or train without"
             )
-        self._unsaved = unsaved_variables(job.params, state.model)
-        if self._unsaved:
+        if state.unsaved:
             # No checkpoint has those.
             initial_weights.load_initial_weights(cluster, job.params, state.model)
-        base, keep = reader.digest_of(self._unsaved), job.params.keep_checkpoints
+        base, keep = reader.digest_of(state.unsaved), job.params.keep_checkpoints
         record = reader.JobRecord(job.model.name, job.params, base)
-        made = (state, record, keep, cluster, lease, self._unsaved)
-        self._checkpoints = Checkpoints(job.model_dir, *made)
+        self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
         self._control = self._create_control(record)
@@ -233,7 +230,7 @@ class Trainer:
     def _prepare_training(self, restored: str | None) -> None:
         job, state = self._job, self._state
         if restored is None:
-            if not self._unsaved:
+            if not state.unsaved:
                 initial_weights.load_initial_weights(self._cluster, job.params, state.model)
             # It began as a copy of the weights that these replaced.
             if state.average:

@@ -50,13 +50,15 @@ def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Opti
 class Choice(NamedTuple):
     """The variables that are trained, each with its path and its factor of the rate.
 
-    `frozen` has the ids of all others that must keep their values.
+    `frozen` has the ids of all others that must keep their values. Checkpoints don't hold those in
+    `unsaved`, which never change.
     """
 
     trained: list[tf.Variable]
     rate_factors: list[float]
     frozen: frozenset[int]
     paths: list[str]
+    unsaved: Sequence[tf.Variable] = ()
 
 
 def choose_variables(params: Params, model: tf.Module) -> Choice:
@@ -73,21 +75,16 @@ def choose_variables(params: Params, model: tf.Module) -> Choice:
         raise InputError(f"--freeze={params.freeze}: freezes all variables; leave some to train")
     paths = [path for path, _ in trained]
     factors = _rate_factors(params.rate_factors, paths)
+    constant = frozenset(id(variable) for path, variable in every if path in frozen)
+    fixed = constant | (model.fixed if isinstance(model, KerasModule) else frozenset())
+    saves_all = params.checkpoint_weights != TRAINED
     return Choice(
         [variable for _, variable in trained],
         [factors[path] for path in paths],
-        frozenset(id(variable) for path, variable in every if path in frozen),
+        constant,
         paths,
+        [] if saves_all else [variable for _, variable in every if id(variable) in fixed],
     )
-
-
-def unsaved_variables(params: Params, model: tf.Module) -> list[tf.Variable]:
-    """Return the variables of `model` that its checkpoints don't hold: they never change."""
-    if params.checkpoint_weights != TRAINED:
-        return []
-    frozen = choose_variables(params, model).frozen
-    frozen |= model.fixed if isinstance(model, KerasModule) else frozenset()
-    return [variable for _, variable in models.variable_paths(model) if id(variable) in frozen]
 
 
 def _frozen(text: str, paths: Sequence[str]) -> set[str]:

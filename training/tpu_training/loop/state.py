@@ -71,8 +71,8 @@ class TrainState(ModelState):
     """The variables of a training job, mirrored over the cluster's replicas.
 
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
-    keep their values are in `frozen`. If the job wants that, `average` follows them and `mix`
-    mixes examples.
+    keep their values are in `frozen`, and those that checkpoints don't hold in `unsaved`. If the
+    job wants that, `average` follows them and `mix` mixes examples.
     `parts` has the places of those of each part of the model with a loss and an optimizer of its
     own, or of all under "".
     `own_step` is the task's, and `counted` counts the metrics in training.
@@ -85,6 +85,7 @@ class TrainState(ModelState):
     paths: Sequence[str]
     parts: Mapping[str, Sequence[int]]
     frozen: frozenset[int] = frozenset()
+    unsaved: Sequence[tf.Variable] = ()
     mix: Mix | None = None
     own_step: Step | None = None
 
@@ -121,8 +122,8 @@ def create_train_state(
             compiled = optimizers.compiled_optimizer(params, model, chosen.trained)
             optimizer = compiled or optimizers.create_optimizer(params, chosen, schedule)
         decay = params.ema_decay
-        unsaved = {id(each) for each in optimizers.unsaved_variables(params, model)}
-        average = WeightAverage(model, chosen.frozen | unsaved, decay) if decay else None
+        constant = chosen.frozen.union(map(id, chosen.unsaved))
+        average = WeightAverage(model, constant, decay) if decay else None
         step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -154,6 +155,7 @@ def create_train_state(
         paths=chosen.paths,
         parts=parts,
         frozen=chosen.frozen,
+        unsaved=chosen.unsaved,
         mix=mix,
         own_step=own_step,
     )

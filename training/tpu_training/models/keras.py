@@ -96,7 +96,7 @@ class KerasModule(tf.Module):  # type: ignore[misc]
 
     @property
     def fixed(self) -> frozenset[int]:
-        """The ids of TensorFlow's variables that a layer trains unless it is told not to."""
+        """The ids of TensorFlow's variables that would be trained, but are frozen by a layer."""
         layers = self.keras()._flatten_layers()
         own = {id(each) for layer in layers for each in layer._trainable_variables}
         every = self.keras().non_trainable_variables

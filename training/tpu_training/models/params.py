@@ -285,19 +285,21 @@ def build_params(
 
 def describe_params(kind: type[Params] = Params) -> str:
     """Return the help text: by group, a line per parameter with name, default and meaning."""
-    groups: tuple[type, ...] = (Params, OptimizerParams, MachineParams, kind)
-    lines: dict[type, list[str]] = {group: [] for group in groups}
+    titles: dict[type, str] = {
+        Params: "parameters of the job",
+        OptimizerParams: "of the optimizer",
+        MachineParams: "of the machine",
+    }
+    groups: dict[str, list[str]] = {title: [] for title in (*titles.values(), "of the model")}
     for field in dataclasses.fields(kind):
-        owner = next((each for each in groups if field.name in _declared(each)), kind)
+        owners = (title for group, title in titles.items() if field.name in _declared(group))
         value = field.default if isinstance(field.default, str) else json.dumps(field.default)
         line = f"  --{field.name}={value}".ljust(34) + field.metadata["description"]
-        lines[owner].append(line)
-    titles = ["parameters of the job", "of the optimizer", "of the machine", "of the model"]
+        groups[next(owners, "of the model")].append(line)
     text = ["Parameters, on the command line as --name=value, or in a --config file"]
-    for title, group in zip(titles, groups, strict=True):
-        if lines[group]:
-            text += ["", f"{title}:", *lines[group]]
-        lines[group] = []
+    for title, lines in groups.items():
+        if lines:
+            text += ["", f"{title}:", *lines]
     return "\n".join(text)
 
 

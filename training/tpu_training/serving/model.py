@@ -16,10 +16,10 @@ from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import conversion, data_set, files, pipeline
 from tpu_training.loop import evaluation
-from tpu_training.loop.optimizers import unsaved_variables
+from tpu_training.loop.optimizers import choose_variables
 from tpu_training.loop.state import ModelState, create_model_state, derive_seed
 from tpu_training.models import model, registry
-from tpu_training.models.params import Params
+from tpu_training.models.params import TRAINED, Params
 from tpu_training.models.spec import DataSpec, Task
 from tpu_training.models.step_context import split_weights
 
@@ -139,7 +139,10 @@ def restore_model(
     task = tasks.task_of(definition, description.spec)
     spec = task.model_spec(description.spec)
     module = model.create_model(definition, params, spec, derive_seed(params.seed, "weights"))
-    if unsaved := unsaved_variables(params, module):
+    # Nothing of a model that is only loaded need be trainable.
+    trained_alone = params.checkpoint_weights == TRAINED
+    unsaved = choose_variables(params, module).unsaved if trained_alone else ()
+    if unsaved:
         load_initial_weights(this_machine(), params, module)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = reader.without(tf.train.Checkpoint(model=module, step=step), unsaved)
@@ -147,7 +150,7 @@ def restore_model(
     if path is None:
         what = "no best checkpoint" if best else "no checkpoint"
         raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
-    reader.refuse_another_base(path, unsaved)
+    reader.refuse_another_base(path, reader.digest_of(unsaved))
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
     # A path could lead an export out of its folder.
