@@ -14,8 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 _ROOT = Path(__file__).parents[1]
-_SECONDS = 120
 # A trainer needs a tenth of a second or more.
 _LONGEST = 0.25
 # The real loop with pauses that are a hundred times shorter, on a disk and without a network.
@@ -81,7 +82,7 @@ def kill_agents(folder: Path, kills: int, seed: int) -> Told:
         agent.wait()
     (folder / "done").touch()
     with _start(folder) as last:
-        last.wait(timeout=_SECONDS)
+        last.wait(timeout=PATIENCE)
     begun, ended, twice = (_lines(folder / name) for name in ("begun", "ended", "twice"))
     return Told(begun, ended, twice, (folder / "finished").exists())
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.wheels import UNFINISHED
 
 from .pages import ROOT
 
-SECONDS = 900
 # Google's own command line, as far as the pages use it: it asks a browser who is there.
 _GCLOUD = """#!/bin/sh
 case "$*" in
@@ -87,7 +87,7 @@ class Engineer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         self._clone.with_name("life.log").write_text(done.stdout, encoding="utf-8")

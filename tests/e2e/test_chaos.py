@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tpustack import project
 
-SECONDS = 600
 # A kill of the trainer, one of the agent, a preemption, a stock-out, and errors of the bucket.
 SOAK = ("--soak=20", "--seed=146")
 
@@ -23,7 +23,7 @@ def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
 

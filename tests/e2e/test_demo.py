@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.watch import Watch, asked_hosts, configured_indexes
 from tpustack import datasets, project
 
-SECONDS = 600
 # There is one demo on a machine at a time.
 pytestmark = pytest.mark.xdist_group("demo")
 
@@ -60,7 +60,7 @@ def run_demo(architecture: str, environment: dict[str, str]) -> tuple[dict[str, 
     watch = Watch(lambda: [process.pid, *(each.pid for each in watch.left())])
     watch.start()
     try:
-        out, err = process.communicate(timeout=SECONDS)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         watch.stop()

@@ -6,18 +6,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
+from tests.patience import PATIENCE, until
 from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
 # There is one demo on a machine at a time.
 pytestmark = pytest.mark.xdist_group("demo")
 DEMO = [sys.executable, "-m", "tpustack", "demo"]
-SECONDS = 120
 
 
 def is_running(cloud: LocalCloudCommand) -> bool:
@@ -61,10 +60,7 @@ def test_an_interrupted_demo_leaves_no_process(moment: str, number: int) -> None
         # As a terminal does: to the whole foreground group.
         os.killpg(demo.pid, number)
         rest = demo.stdout.read()
-        assert demo.wait(SECONDS) == 128 + number
+        assert demo.wait(PATIENCE) == 128 + number
     assert "Traceback" not in rest
-    deadline = time.monotonic() + SECONDS
-    while any(process.is_running() for process in started) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [process for process in started if process.is_running()] == []
+    until(lambda: not any(process.is_running() for process in started), "all have ended")
     assert not is_running(cloud)

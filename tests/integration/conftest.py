@@ -19,6 +19,7 @@ import yaml
 from infra.deployer import Permissions
 from localcloud.cli import main as localcloud
 from localcloud.testing import Session
+from tests.patience import PATIENCE
 from tests.sandbox import make_project, make_trainer, session, write_stack
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -41,7 +42,6 @@ def output(
     env: Mapping[str, str] = os.environ,
     *,
     cwd: Path | None = None,
-    seconds: float = 120,
 ) -> str:
     """All that a command writes; it must succeed."""
     done = subprocess.run(
@@ -52,7 +52,7 @@ def output(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=seconds,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -11,6 +11,7 @@ from typing import Any
 
 import requests
 
+from tests.patience import PATIENCE
 from tpustack.project import root
 
 Pulumi = Callable[..., "subprocess.Popen[str]"]
@@ -48,7 +49,7 @@ def carry_out(
     (project / "import.json").write_text(json.dumps({"resources": resources}), encoding="utf-8")
     options = ("--yes", "--generate-code=false", "--protect=false", "--skip-preview")
     run = pulumi("import", "--file=import.json", *options, "--non-interactive", stack=stack)
-    said, _ = run.communicate(timeout=120)
+    said, _ = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, said
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.patience import PATIENCE
 from tpustack.engine.toolchain import Toolchain
 from tpustack.project import cache_folder, root
 
@@ -79,7 +80,9 @@ def node_modules() -> Path:
 
 def _had(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(str(error)) from None
     if done.returncode:
@@ -180,7 +183,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=PATIENCE,
             check=False,
         )
 

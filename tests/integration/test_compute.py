@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ import requests
 import yaml
 
 from infra.catalog import Catalog
+from tests.patience import PATIENCE, until
 from tpustack import stacks
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
-SECONDS = 240
 ZONE = "us-east5-a"
 INSTANCES = (
     "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-east5-a/instances"
@@ -58,7 +57,7 @@ def run_job(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
@@ -95,10 +94,7 @@ def test_a_spot_machine_runs_jobs_is_recreated_when_google_takes_it_and_leaves_n
     assert "chips of tpu-stack-local-tpu for TPU\n" in run("first")
 
     cloud.run("faults", "preempt", "tpu-stack-local-tpu")
-    deadline = time.monotonic() + 60
-    while google.get(INSTANCES).json().get("items"):
-        assert time.monotonic() < deadline, "Google has not taken it"
-        time.sleep(0.5)
+    until(lambda: not google.get(INSTANCES).json().get("items"), "Google has taken it")
     # As `tpustack recover` does for what `lost_vms` has found.
     resources = engine.resources()
     (urn,) = (each["urn"] for each in resources if each["type"] == "gcp:compute/instance:Instance")
@@ -130,7 +126,7 @@ def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
     (command,) = re.findall(r"`pulumi (destroy [^`]*)`", "\n".join(notes))
     words = shlex.split(command.replace("--stack local ", ""))
     deleting = pulumi(*words, "--yes", "--skip-preview")
-    said = deleting.communicate(timeout=SECONDS)[0]
+    said = deleting.communicate(timeout=PATIENCE)[0]
     assert deleting.returncode == 0, said
     assert google.get(INSTANCES).json().get("items", []) == []
     stacks.path_of("local").write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -253,22 +249,13 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
     bucket = outputs["bucket_url"].removeprefix("gs://")
     path = "jobs%2Fall%2Fhosts%2F0001%2F1.log"
     url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{path}?alt=media"
-    deadline = time.monotonic() + 60
-    while (log := google.get(url)).status_code != 200:
-        assert time.monotonic() < deadline, "host 1 has reported nothing"
-        time.sleep(0.5)
-    assert f"host 1 2 {name}-001:8476\n" in log.text
+    until(lambda: google.get(url).ok, "host 1 has reported")
+    assert f"host 1 2 {name}-001:8476\n" in google.get(url).text
 
     cloud.run("faults", "preempt", f"{name}-002")
-    deadline = time.monotonic() + 60
-    while len(google.get(INSTANCES).json().get("items", [])) > 1:
-        assert time.monotonic() < deadline, "Google has not taken it"
-        time.sleep(0.5)
+    until(lambda: len(google.get(INSTANCES).json().get("items", [])) <= 1, "Google has taken it")
     for url in (f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"):
-        deadline = time.monotonic() + 60
-        while google.delete(url).status_code != 200:
-            assert time.monotonic() < deadline, f"{url} can't be deleted"
-            time.sleep(0.5)
+        until(lambda: google.delete(url).ok, f"{url} is deleted")  # noqa: B023 - called at once
     # The stack's own machine was deleted above.
     engine.refresh(ignore)
     engine.destroy(ignore)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import requests
 
+from tests.patience import PATIENCE
 from tpu_training.errors import known_errors
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
@@ -20,7 +21,7 @@ CURES = {known.id: known.fix for known in known_errors()}
 def up(pulumi: Callable[..., subprocess.Popen[str]]) -> Callable[[], tuple[int, str]]:
     def run() -> tuple[int, str]:
         started = pulumi("up", "--yes", "--skip-preview", "--non-interactive", "--color=never")
-        said, _ = started.communicate(timeout=300)
+        said, _ = started.communicate(timeout=PATIENCE)
         return started.returncode, said
 
     return run

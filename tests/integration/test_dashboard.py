@@ -13,6 +13,7 @@ import pytest
 import requests
 
 from tests.browser import Page, browsing, find_browser
+from tests.patience import PATIENCE
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -39,7 +40,7 @@ def address(
     environment = {**os.environ, **environment}
     submit = ["job", "submit", "--command", COUNTS, "--name", "counts"]
     submit += ["--bucket", outputs["bucket_url"]]
-    subprocess.run([*TPUSTACK, *submit], env=environment, check=True, timeout=60)
+    subprocess.run([*TPUSTACK, *submit], env=environment, check=True, timeout=PATIENCE)
     with subprocess.Popen(
         [*TPUSTACK, "dashboard", "--stack", "local"],
         cwd=project,
@@ -61,7 +62,7 @@ def compared(address: str) -> dict[str, Any]:
     """What Compare shows of the stack."""
     root, _, token = address.partition("#token=")
     headers = {"Authorization": f"Bearer {token}"}
-    answer = requests.post(f"{root}api/places/local/drift", headers=headers, timeout=300)
+    answer = requests.post(f"{root}api/places/local/drift", headers=headers, timeout=PATIENCE)
     assert answer.ok, answer.text
     found: dict[str, Any] = answer.json()
     return found

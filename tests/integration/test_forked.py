@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.patience import PATIENCE
+
 SAYS = "import os, sys; print(sys.argv, os.getcwd(), os.environ['WORD'], sys.stdin.read())"
 ENDS = {
     "well": "",
@@ -21,7 +23,6 @@ threading.Thread(target=lambda: (time.sleep(0.5), print("late"))).start()
 sys.exit(3)""",
     "with an import of its own": "import beside; print(beside.WORD)",
 }
-SECONDS = 60
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_program_says_and_ends_as_in_a_python_of_its_own(
             input="given",
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         return done.returncode, done.stdout, done.stderr
@@ -65,4 +66,4 @@ def test_a_program_is_killed_with_the_process_that_asked_for_it(
         program = psutil.Process(int(asking.stdout.readline()))
         assert program.pid != asking.pid
         asking.kill()
-    program.wait(SECONDS)
+    program.wait(PATIENCE)

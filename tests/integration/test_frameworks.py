@@ -12,26 +12,24 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tpu_agent.jobs.environment import Tpu, variables
 from tpu_agent.jobs.queue import Spec
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 from tpustack.project import cache_folder
 
-from .conftest import output
+from .conftest import output as run
 from .installed import UV
 
 pytestmark = pytest.mark.frameworks
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BESIDE = Tpu("t", "us-central1-b", "p", ("10.0.0.2",), "2026-01-01T00:00:00Z")
 LEAST = 0.85
-SECONDS = 1200
-run = partial(output, seconds=SECONDS)
 
 
 def python(example: str) -> Path:
@@ -100,7 +98,7 @@ def test_two_hosts_train_together_by_jax_own_means(tmp_path: Path) -> None:
         )
         for rank in range(2)
     ]
-    said = [host.communicate(timeout=SECONDS)[0] for host in hosts]
+    said = [host.communicate(timeout=PATIENCE)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], said
     for rank, words in enumerate(said):
         assert f"devices: 2 x cpu\nprocess: {rank + 1} of 2\n" in words

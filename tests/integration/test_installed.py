@@ -125,7 +125,6 @@ def test_a_project_of_ones_own_goes_up_and_down_in_the_local_cloud_without_a_clo
             "PULUMI_OPTION_SKIP_PREVIEW": "true",
         },
         cwd=tmp_path,
-        seconds=300,
     )
     assert "\nlocal: fine\n" in said
     assert "\ntrial: fine\n" in said
@@ -149,7 +148,7 @@ def test_the_demo_trains_in_an_empty_folder_without_a_clone(
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "npm_config_fetch_retries": "0",
     }
-    said = output(["tpustack", "demo"], variables, cwd=tmp_path, seconds=300)
+    said = output(["tpustack", "demo"], variables, cwd=tmp_path)
     made = tmp_path / "tpu-stack-demo"
     summary = json.loads((made / ".demo" / "summary.json").read_text(encoding="utf-8"))
     # Chance is 0.1.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import requests
 from rich.console import Console
 
 from infra.deployer import CHANGE, READ, WAIT, WRITE, permissions_of
+from tests.patience import until
 from tests.sandbox import session
 from tpustack.cloud.google import Google
 from tpustack.engine.stack import Stack
@@ -33,13 +33,6 @@ MANAGED = {
 
 def ignore(line: str) -> None:
     """The engine's output is not what these tests look at."""
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 def said(cloud: LocalCloudCommand, text: str) -> None:

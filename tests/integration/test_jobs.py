@@ -8,10 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.patience import PATIENCE, until
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 from tpustack.project import build_wheel
@@ -41,7 +41,6 @@ with tpu_core.run(os.environ["MODEL_DIR"]) as run:
 """
 REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
-SECONDS = 120
 
 
 # What Jupyter would run, and the last figure as a picture.
@@ -100,7 +99,7 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
 
@@ -191,7 +190,7 @@ def test_a_job_of_jax_runs_on_every_host_of_a_slice_and_fails_with_any_of_them(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=2 * SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
@@ -207,12 +206,11 @@ def test_a_job_of_jax_runs_on_every_host_of_a_slice_and_fails_with_any_of_them(
     # Worker 0 decides when it has ended; the other host may still bring its own.
     made = {"artifacts/made.txt": "0", "artifacts/host-1/made.txt": "1"}
     log = "hosts/0001/1.log"
-    deadline = time.monotonic() + SECONDS
-    while not {*made, log} <= {
-        one["name"] for one in json.loads(job("artifacts", "good", "--json"))
-    }:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+
+    def kept() -> set[str]:
+        return {one["name"] for one in json.loads(job("artifacts", "good", "--json"))}
+
+    until(lambda: {*made, log} <= kept(), "both hosts have brought theirs")
     job("artifacts", "good", "--output", tmp_path / "kept")
     assert {name: (tmp_path / "kept" / name).read_text() for name in made} == made
     assert "host 1 of 2 on TPU\n" in (tmp_path / "kept" / log).read_text()

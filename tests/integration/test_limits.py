@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import requests
 
+from tests.patience import until
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -17,7 +17,6 @@ PLACE = "projects/tpu-stack-local"
 VM = f"https://compute.googleapis.com/compute/v1/{PLACE}/zones/us-central1-b/instances"
 VM += "/tpu-stack-local-vm"
 NODE = f"https://tpu.googleapis.com/v2/{PLACE}/locations/us-central1-b/nodes/tpu-stack-local-tpu"
-SECONDS = 60.0
 
 
 def ignore(line: str) -> None:
@@ -49,7 +48,7 @@ class Limited:
     def says(self, text: str) -> None:
         """Wait until the VM's serial port says it."""
         vm = f"{PLACE}/zones/us-central1-b/instances/tpu-stack-local-vm"
-        wait(lambda: text in self._cloud.run("logs", vm), text)
+        until(lambda: text in self._cloud.run("logs", vm), f"{text!r} is written")
 
     def shorten(self, **limits: Any) -> None:
         """Change the limits on the VM itself, where shorter ones than the stack's can be set."""
@@ -59,13 +58,6 @@ class Limited:
         changed = [{"key": key, "value": value} for key, value in items.items()]
         body = {"fingerprint": metadata["fingerprint"], "items": changed}
         self._google.post(f"{VM}/setMetadata", json=body).raise_for_status()
-
-
-def wait(until: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not until():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.2)
 
 
 def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_by_a_refresh(
@@ -80,7 +72,7 @@ def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_b
 
     stack.shorten(idleMinutes=0.01)
     stack.says("tpu-stack-local-tpu is stopped: it was idle for 0.01 minutes")
-    wait(lambda: stack.tpu() == "STOPPED", "the TPU stops")
+    until(lambda: stack.tpu() == "STOPPED", "the TPU stops")
     # A change from outside is seen and undone, and the TPU stays off.
     stack.label(team="audio")
     assert engine.refresh(ignore)["update"] >= 1
@@ -89,7 +81,7 @@ def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_b
     assert stack.tpu() == "STOPPED"
 
     stack.shorten(timeToLiveHours=0.0001)
-    wait(lambda: (stack.tpu(), stack.vm()) == ("gone", "TERMINATED"), "TPU and VM go")
+    until(lambda: (stack.tpu(), stack.vm()) == ("gone", "TERMINATED"), "TPU and VM are gone")
     objects = google.get(f"https://storage.googleapis.com/storage/v1/b/{bucket}/o?prefix=limits/")
     assert len(objects.json()["items"]) == 2
 

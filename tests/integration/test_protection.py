@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import requests
 
+from tests.patience import PATIENCE
 from tpustack.engine.stack import Stack
 
 Deploy = Callable[..., Stack]
@@ -27,7 +28,7 @@ def test_a_protected_bucket_keeps_no_tpu_alive(
 ) -> None:
     def destroy(*options: str) -> tuple[int, str]:
         run = pulumi("destroy", "--yes", "--non-interactive", *options)
-        said, _ = run.communicate(timeout=120)
+        said, _ = run.communicate(timeout=PATIENCE)
         return run.returncode, said
 
     def machines() -> set[str]:

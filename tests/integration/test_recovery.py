@@ -18,6 +18,7 @@ import requests
 from click.testing import CliRunner
 
 from localcloud.testing import Session
+from tests.patience import PATIENCE, until
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core.bucket import Bucket
 from tpu_core.ledger import File, Ledger, Span, read
@@ -49,18 +50,10 @@ FORMS: dict[str, dict[str, Any]] = {
         "network": {"create": False},
     },
 }
-SECONDS = 60.0
 
 
 def ignore(line: str) -> None:
     """The engine's output is not what this test looks at."""
-
-
-def wait(until: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not until():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.2)
 
 
 def ledger_of(google: requests.Session, job: str) -> Ledger:
@@ -76,7 +69,7 @@ def ledger_of(google: requests.Session, job: str) -> Ledger:
 
 def assert_that_nothing_differs(pulumi: Callable[..., subprocess.Popen[str]], stack: str) -> None:
     run = pulumi("preview", "--refresh", "--json", stack=stack)
-    said, _ = run.communicate(timeout=120)
+    said, _ = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, said
     steps = {(step["op"], step["urn"]) for step in json.loads(said)["steps"]}
     assert {op for op, _ in steps} <= {"same", "refresh"}, steps
@@ -118,9 +111,9 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     lost = max(first)
     cloud.run("faults", "preempt", lost)
     made = first[lost]["createTime"]
-    wait(lambda: there().get(lost, first[lost])["createTime"] != made, "another TPU")
-    wait(all_ready, "that it is READY")
-    wait(lambda: bool(causes_of_loss()), "the ledger's word of it")
+    until(lambda: there().get(lost, first[lost])["createTime"] != made, "there is another TPU")
+    until(all_ready, "it is READY")
+    until(lambda: bool(causes_of_loss()), "the ledger names the cause")
     assert causes_of_loss() <= {"PREEMPTED", "SUSPENDED"}
 
     assert_that_nothing_differs(pulumi, stack)
@@ -164,7 +157,7 @@ def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_k
         assert_that_nothing_differs(pulumi, "local")
         sells(first)
         cloud.run("faults", "preempt", made["tpu_name"])
-        wait(lambda: ready_in(first), "another TPU")
+        until(lambda: ready_in(first), "there is another TPU")
     finally:
         for zone in (first, second):
             cloud.run("faults", "stockout", zone, "none")
@@ -177,12 +170,12 @@ def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_k
 
     stack = Limited(google, cloud)
     stack.shorten(idleMinutes=0.01)
-    wait(lambda: not google.get(NODES).json().get("nodes"), "that the idle TPU is deleted")
+    until(lambda: not google.get(NODES).json().get("nodes"), "the idle TPU is deleted")
     stack.shorten(idleMinutes=600.0)
     queue = Queue(Bucket(made["bucket_name"], Google(google).exchange), print)
     queue.add(Job("wakes", "1", Spec("true"), time.time()))
     queue.ring()
-    wait(lambda: queue.summaries()["wakes"]["state"] == "succeeded", "the job's end")
+    until(lambda: queue.summaries()["wakes"]["state"] == "succeeded", "the job ends")
     assert_that_nothing_differs(pulumi, "local")
     engine.refresh(ignore)
     assert engine.up(ignore).changed == 0
@@ -262,7 +255,7 @@ def test_a_preempted_vm_without_a_group_is_started_by_recover(
     engine = deploy(vm={"machineType": "n1-standard-2", "capacity": "spot"})
     vm = engine.up(ignore).outputs["vm_name"]
     cloud.run("faults", "preempt", vm)
-    wait(lambda: google.get(f"{VMS}/{vm}").json()["status"] == "TERMINATED", "its end")
+    until(lambda: google.get(f"{VMS}/{vm}").json()["status"] == "TERMINATED", "it ends")
     assert "The VM is back." in recover_(engine)
     assert google.get(f"{VMS}/{vm}").json()["status"] == "RUNNING"
     assert engine.up(ignore).changed == 0
@@ -287,11 +280,11 @@ def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
     outputs = engine.up(ignore).outputs
     mark = f"b/{outputs['bucket_name']}/o/jobs%2Ftrain%2Ffinished"
     finished = f"https://storage.googleapis.com/storage/v1/{mark}"
-    wait(lambda: google.get(finished).status_code == 200, "the training's end")
+    until(lambda: google.get(finished).status_code == 200, "the training ends")
     machine = f"{VMS.replace('us-central1-b', 'us-east5-a')}/{outputs['tpu_name']}"
     first = google.get(machine).json()["id"]
     cloud.run("faults", "preempt", outputs["tpu_name"])
-    wait(lambda: google.get(machine).status_code == 404, "its end")
+    until(lambda: google.get(machine).status_code == 404, "it ends")
     assert "The VM is back." in recover_(engine, "--loop")
     second = google.get(machine).json()
     assert second["id"] != first
@@ -323,7 +316,7 @@ def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_makes_the_tpu_anew(
     else:
         google.post(f"{VMS}/{vm}/reset").raise_for_status()
     cloud.run("faults", "preempt", "tpu-stack-local-tpu")
-    wait(lambda: made() not in ("", first), "another TPU")
+    until(lambda: made() not in ("", first), "there is another TPU")
     assert engine.refresh(ignore).get("delete", 0) == 0
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import requests
 
 from infra.deployer import READ, WRITE, permissions_of
+from tests.patience import until
 from tests.sandbox import session
 from tpustack.cloud.google import Google
 from tpustack.commands import recovery
@@ -36,18 +36,8 @@ def ignore(line: str) -> None:
 
 def serial_port_says(cloud: LocalCloudCommand, text: str) -> str:
     """What the VM has written, once it has written `text`."""
-    deadline = time.monotonic() + 30
-    while text not in (written := cloud.run("logs", VM)):
-        assert time.monotonic() < deadline, f"{text!r} is not in:\n{written}"
-        time.sleep(0.1)
-    return written
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
+    until(lambda: text in cloud.run("logs", VM), f"{text!r} is written")
+    return cloud.run("logs", VM)
 
 
 def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(

@@ -11,6 +11,8 @@ import pytest
 import requests
 import yaml
 
+from tests.patience import PATIENCE
+
 PROJECT = "projects/tpu-stack-local"
 RINGS = f"{PROJECT}/locations/us-central1/keyRings"
 KEY = f"{RINGS}/ring/cryptoKeys/key"
@@ -32,7 +34,7 @@ def run(project: Path, environment: Mapping[str, str]) -> Run:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE,
         )
 
     return run

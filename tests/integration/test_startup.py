@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ import requests
 from rich.console import Console
 
 from localcloud.testing import Session, machine
+from tests.patience import until
 from tpu_agent.bundle import program, startup_script
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
@@ -21,13 +20,6 @@ from tpustack.logs.serial import follow
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
 GROUPS = f"{PROJECT}/zones/us-central1-b/instanceGroupManagers"
 HEALTH = {"type": "HTTP", "checkIntervalSec": 1, "timeoutSec": 1, "httpHealthCheck": {"port": 8090}}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture

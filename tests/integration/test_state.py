@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.killer import Killer
+from tests.patience import PATIENCE, until
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -80,7 +81,7 @@ def test_what_google_makes_for_a_killed_update_is_found_and_leaves_nothing(
 
 def kill_while_it_creates(update: subprocess.Popen[str], cloud: LocalCloudCommand) -> None:
     """Kill it once Google has all the requests, each of which uses up a fault."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + PATIENCE
     while cloud.status()["faults"]:
         assert update.poll() is None, update.communicate()[0]
         assert time.monotonic() < deadline
@@ -90,10 +91,7 @@ def kill_while_it_creates(update: subprocess.Popen[str], cloud: LocalCloudComman
 
 
 def await_call(method: str, cloud: LocalCloudCommand) -> None:
-    deadline = time.monotonic() + 60
-    while f" {method} " not in cloud.run("logs", "requests"):
-        assert time.monotonic() < deadline, f"{method} was never called"
-        time.sleep(0.1)
+    until(lambda: f" {method} " in cloud.run("logs", "requests"), f"{method} is called")
 
 
 def test_a_stack_that_is_killed_again_and_again_converges_and_leaves_nothing(

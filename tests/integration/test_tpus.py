@@ -11,6 +11,7 @@ from typing import Any
 
 import requests
 
+from tests.patience import PATIENCE
 from tpustack.commands import recovery
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
@@ -34,7 +35,7 @@ def ignore(line: str) -> None:
 
 def said(run: subprocess.Popen[str]) -> str:
     """What a command wrote that succeeded."""
-    output, _ = run.communicate(timeout=120)
+    output, _ = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, output
     return output
 

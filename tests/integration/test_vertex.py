@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.deployer import READ, WRITE, permissions_of
+from tests.patience import PATIENCE
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -18,7 +19,6 @@ from .test_stacks import TPU, Become, ignore, settings_of
 
 JOBS = {"vertex": {"submitters": ["user:developer@tpu-stack.local"]}}
 SETTINGS: dict[str, Any] = {"tpu": TPU, "jobs": JOBS, "bucket": {"forceDestroy": True}}
-SECONDS = 120
 
 
 def test_a_deployer_with_the_least_rights_makes_what_a_managed_job_takes(
@@ -41,7 +41,7 @@ def test_a_deployer_with_the_least_rights_makes_what_a_managed_job_takes(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
 

@@ -6,15 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.patience import until
 from tpu_agent.child import Child, Ended
 
-SECONDS = 20.0
 # Starts the program as an agent does, and is killed before it can wait for it.
 DIES = """
 import os, signal, sys
@@ -30,13 +29,6 @@ def child(tmp_path: Path) -> Iterator[Child]:
     made = Child(tmp_path / "child")
     yield made
     made.send(signal.SIGKILL)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def start(child: Child, script: str, number: int = 1) -> bool:

@@ -14,7 +14,8 @@ from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
-from tests.unit.localcloud.machines.conftest import spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import spec
 from tpu_agent.bundle import program
 
 pytestmark = pytest.mark.server
@@ -85,6 +86,4 @@ def test_it_takes_a_lost_tpu_down_and_asks_for_another(cloud: LocalCloud) -> Non
         return cloud.cloud.machines.serial(machine.key)[0]
 
     until(lambda: "t is deleted and recreated: it is PREEMPTED" in said())
-    until(
-        lambda: "t is not created yet: stock-out (There is no more capacity" in said(), seconds=40.0
-    )
+    until(lambda: "t is not created yet: stock-out (There is no more capacity" in said())

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tpu_agent.bundle import program
 
-SECONDS = 60
 # Prints how the program ends, and the most memory that it had, in KiB.
 MEASURED = """
 import re, runpy, sys
@@ -66,7 +66,7 @@ def test_it_starts_without_any_package_and_within_forty_mebibytes(
         },
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=True,
     )
     said, most = ended.stdout.splitlines()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
 
-SECONDS = 20.0
 READY = TpuState(None)
 OUTCOME = 'printf \'{{"exitCode": {}, "cause": "{}", "message": "m"}}\' >"$TPU_TRAINING_OUTCOME"\n'
 
@@ -62,7 +62,7 @@ class World:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Look until something is so; the clock goes on only where the trainer is away."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < deadline, self.said
             pause = self.trainer.look()

@@ -2,13 +2,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import make_venv
 import pytest
 
+from tests.patience import until
 from tests.watch import asked_hosts
 
 INSTALL = Path(__file__).parents[3] / "tools" / "install.py"
@@ -40,23 +39,16 @@ def test_an_interrupted_build_leaves_no_process_and_no_folder(tmp_path: Path, ti
     process = subprocess.Popen(
         [sys.executable, str(INSTALL)], env=environment, stderr=subprocess.PIPE, text=True
     )
-    wait_for(lambda: pid_file.exists() and pid_file.read_text().strip() != "")
+    until(lambda: pid_file.exists() and pid_file.read_text().strip() != "")
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in said
     child = int(pid_file.read_text())
-    wait_for(lambda: not runs(child))
+    until(lambda: not runs(child))
     left = [path.name for path in (cache / "tpu-stack" / "toolchain").iterdir()]
     assert [name for name in left if not name.endswith(".lock")] == []
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def runs(pid: int) -> bool:

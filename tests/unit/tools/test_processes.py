@@ -12,6 +12,8 @@ import pytest
 from toolchain import processes
 from toolchain.pins import ToolchainError, without_hosts
 
+from tests.patience import until
+
 
 def test_standard_output_alone_is_returned() -> None:
     script = "import sys; print('out'); print('one', file=sys.stderr)"
@@ -57,10 +59,7 @@ def test_an_interrupt_stops_the_program_and_its_children(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         processes.run(["sh", "-c", script])
     child = int(pid_file.read_text())
-    deadline = time.monotonic() + 5
-    while _runs(child) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _runs(child)
+    until(lambda: not _runs(child))
 
 
 def _runs(pid: int) -> bool:

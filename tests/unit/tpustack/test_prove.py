@@ -29,6 +29,7 @@ from localcloud.core.cloud import SETTING, Fault, SerialLog
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client, session
+from tests.patience import until
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpu_core.google import Answer, Body, Send
 from tpustack import console
@@ -678,7 +679,4 @@ def test_the_start_up_script_deletes_its_tpu_when_the_time_is_over(
     # Not by `create`, which may find it gone already.
     node = proof.plan.node(proof.name, 0.0)
     assert proof.google.post(f"{proof._zone}/nodes", node, {"nodeId": proof.name})["name"]
-    ends = time.monotonic() + 60
-    while proof.standing(ZONE) and time.monotonic() < ends:
-        time.sleep(0.1)
-    assert proof.standing(ZONE) == []
+    until(lambda: not proof.standing(ZONE))

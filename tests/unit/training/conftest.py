@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.patience import until
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.conversion import convert
 from tpu_training.data.source import Options
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-DEADLINE_SECONDS = 120.0
 TPU_VARIABLES = (
     "TPU_GRPC_URL",
     "TPU_NAME",
@@ -245,11 +244,8 @@ def worker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
         [sys.executable, str(HERE / "grpc_worker.py"), str(port_file)]
     ) as process:
         try:
-            deadline = time.monotonic() + DEADLINE_SECONDS
-            while not port_file.exists():
-                assert process.poll() is None, "the worker died"
-                assert time.monotonic() < deadline, "the worker did not start"
-                time.sleep(0.05)
+            until(lambda: port_file.exists() or process.poll() is not None, "the worker starts")
+            assert process.poll() is None, "the worker died"
             yield f"127.0.0.1:{port_file.read_text()}", process.pid
         finally:
             process.kill()

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from tests.patience import PATIENCE
 from tpu_core.lease import LeaseError
 from tpu_training.checkpoints import checkpoints as checkpoint_folder
 from tpu_training.checkpoints.checkpoints import Checkpoints, Snapshot, host_of
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.training
 
 PARAMS = Params(epochs=2, global_batch_size=64, steps_per_loop=5, checkpoint_interval=10)
-DEADLINE_SECONDS = 60.0
 
 
 class Losses(Callback):
@@ -133,7 +133,7 @@ def test_a_checkpoint_holds_the_state_of_its_step_while_training_continues(
     write = tf.train.CheckpointManager.save
 
     def slow(self: Any, *arguments: Any, **options: Any) -> str:
-        assert goes_on.wait(DEADLINE_SECONDS)
+        assert goes_on.wait(PATIENCE)
         path: str = write(self, *arguments, **options)
         return path
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import time
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from tests.patience import until
 from tpu_training.data.data_set import DataSet, check_readable
 from tpu_training.data.pipeline import deal_out, evaluation_rows, finish, training_rows
 from tpu_training.data.shards import Plan, batches_of_share
@@ -182,10 +182,7 @@ def test_the_input_is_four_steps_ahead_for_all_cores_of_a_host(
     numbers_made = tf.data.Dataset.range(100).map(lambda n: tf.numpy_function(note, [n], tf.int64))
     iterator = iter(finish(numbers_made, PARAMS, replicas=8))
     next(iterator)
-    deadline = time.monotonic() + 60.0
-    while len(made) < 1 + 4 * 8:
-        assert time.monotonic() < deadline, f"only {len(made)} elements were made"
-        time.sleep(0.01)
+    until(lambda: len(made) >= 1 + 4 * 8, "four batches are made ahead")
 
     asked: list[int] = []
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.unit.training.test_given_data import FUNCTION
 from tpu_core.lease import LocalLease
 from tpu_training.checkpoints.checkpoints import CheckpointFolder
@@ -33,11 +34,10 @@ SMALL = (
     "--snapshot_interval=0",
 )
 ENDLESS = (*SMALL, "--epochs=100000", "--checkpoint_interval=10")
-DEADLINE_SECONDS = 120
 
 
 def finish(process: Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 
@@ -224,7 +224,7 @@ def test_what_fails_after_the_last_step_is_told_once_the_best_checkpoint_is_writ
     def slow(folder: CheckpointFolder, *checkpoint: Any) -> str:
         if folder._directory.endswith("best"):
             begun.append("best")
-            assert failed.wait(DEADLINE_SECONDS)
+            assert failed.wait(PATIENCE)
         return add(folder, *checkpoint)
 
     def fail(*_: object) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tpu_training.errors import EXIT_START_AGAIN, InputError, Interrupted
 from tpu_training.job.supervision import supervised
-
-DEADLINE_SECONDS = 120
 
 SCRIPT = """
 import signal, sys
@@ -43,7 +42,7 @@ def test_sigterm_saves_the_progress_of_a_program_that_calls_fit(bars: Path, tmp_
             if line.startswith("progress"):
                 break
         process.terminate()
-        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == EXIT_START_AGAIN, err
     assert "caught: received SIGTERM; step " in out
     assert "training interrupted: received SIGTERM" in out

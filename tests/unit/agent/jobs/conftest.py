@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
-from tests.unit.localcloud.machines import conftest as machines
+from tests.patience import until
 from tests.unit.localcloud.machines.conftest import spec
 from tpu_agent.bundle import program
 from tpu_agent.jobs.queue import Job, Queue, Spec
@@ -35,11 +35,6 @@ systemd-run --unit=jobs --collect --property=Restart=always --property=RestartSe
   --property=StandardOutput=journal+console \\
   "$(command -v python3)" "$PWD/jobs.py" jobs
 """
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait; each step of a job is a process more than one of a machine."""
-    machines.until(condition, seconds=90.0)
 
 
 class Site:

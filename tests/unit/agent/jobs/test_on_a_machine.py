@@ -8,7 +8,8 @@ from functools import partial
 import psutil
 import pytest
 
-from tests.unit.agent.jobs.conftest import PROJECT, Site, submitted, until
+from tests.patience import until
+from tests.unit.agent.jobs.conftest import PROJECT, Site, submitted
 from tpustack.jobs.job import job_log
 
 pytestmark = pytest.mark.server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.jobs.conftest import until
+from tests.patience import until
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.attempt import Attempt, Supervisor, any_running, now
 from tpu_agent.jobs.queue import Outcome, Spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency, machine_powered_off
 from localcloud.testing import Client
+from tests.patience import until
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = "tpu-stack-local"
@@ -247,8 +247,6 @@ class TestReally:
             "/computeMetadata/v1/instance/service-accounts/default/email; exit 5"
         )
         job = api.post(JOBS, body(command=asks))
-        deadline = time.monotonic() + 30
-        while "endTime" not in (shown := api.get(at(job))) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert "non-zero status of 5" in shown["error"]["message"]
+        until(lambda: "endTime" in api.get(at(job)))
+        assert "non-zero status of 5" in api.get(at(job))["error"]["message"]
         assert "@gcp-sa-aiplatform-cc.iam" in cloud.machines.serial(key_of(job))[0]

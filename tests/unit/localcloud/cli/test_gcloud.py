@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.patience import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
 
@@ -70,9 +71,7 @@ def test_gcloud_makes_a_vm_whose_start_up_script_is_heard_on_its_serial_port(
     [machine] = gcloud("compute", "instances", "create", *place, "--metadata", script)
     assert machine["status"] == "RUNNING"
     assert "debian-12" in machine["disks"][0]["licenses"][0]
-    deadline = time.monotonic() + 60
-    while "hello from vm" not in started("logs", "vm").stdout:
-        assert time.monotonic() < deadline
+    until(lambda: "hello from vm" in started("logs", "vm").stdout)
     assert [found["name"] for found in gcloud("compute", "instances", "list")] == ["vm"]
     # It would wait for an address that exists on paper only.
     with pytest.raises(AssertionError, match="nothing connects to a machine"):

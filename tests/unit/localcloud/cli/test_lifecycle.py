@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import requests
 
 from localcloud import lifecycle
 from localcloud.lifecycle import run_file, running
+from tests.patience import until
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -140,9 +140,7 @@ def test_a_killed_cloud_starts_again_with_its_state(started: Run, home: Path) ->
     assert session.post(url, params={"project": "tpu-stack-local"}, json=body).ok
     pid = int(str(status(started)["pid"]))
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while started("status").returncode != 3:
-        assert time.monotonic() < deadline
+    until(lambda: started("status").returncode == 3)
     assert started("start").returncode == 0
     assert status(started)["resources"] == {"buckets": 1}
     # The environment of a shell outlives the restart: same port, same keys.

@@ -5,8 +5,8 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.services.compute.instances import preempt
+from tests.patience import until
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
-from tests.unit.localcloud.machines.conftest import until
 
 pytestmark = pytest.mark.server
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localcloud.core import projects
+from tests.patience import until
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
-from tests.unit.localcloud.machines.conftest import until
 
 pytestmark = pytest.mark.server
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,22 +8,13 @@ from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import MachineSpec
-
-DEADLINE = 20.0
+from tests.patience import until
 
 
 @pytest.fixture
 def clock() -> Clock:
     """Machines are real processes: they run in real time."""
     return Clock()
-
-
-def until(condition: Callable[[], bool], *, seconds: float = DEADLINE) -> None:
-    """Poll until `condition` holds; fail after `seconds`."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def spec(script: str = "", name: str = "m", **fields: object) -> MachineSpec:

@@ -15,7 +15,8 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.machines import metadata
 from localcloud.testing import Client
-from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import Guest, spec
 
 pytestmark = pytest.mark.server
 

@@ -10,7 +10,8 @@ from localcloud.core import projects
 from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.machines.machines import Machines
 from localcloud.testing import Client
-from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import Guest, spec
 from tpu_agent.bundle import startup_script
 from tpu_core.bucket import Bucket
 from tpu_training.job.supervision import generation_of, hear_of_tpu
@@ -60,7 +61,7 @@ def test_tensorflow_and_googles_clients_reach_the_bucket_as_the_machine(
     script = f"cat >p.py <<'END'\n{PROGRAM}\nEND\npython3 p.py 2>&1 | grep -v Warning\n"
     key = guest.boot(spec(script, service_account=account, scopes=(CLOUD_PLATFORM,)))
     # TensorFlow alone takes seconds to import.
-    until(lambda: "startup-script exit status" in guest.machines.serial(key)[0], seconds=90)
+    until(lambda: "startup-script exit status" in guest.machines.serial(key)[0])
     text = guest.machines.serial(key)[0]
     assert "tensorflow read 5000 ['b.txt']" in text
     assert "google read b'hello'" in text

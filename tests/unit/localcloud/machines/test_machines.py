@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from localcloud.app import LocalCloud
-from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import Guest, spec
 
 pytestmark = pytest.mark.server
 
@@ -79,7 +80,8 @@ def test_no_process_survives_an_emulator_that_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\n"
         "from localcloud.app import LocalCloud\n"
-        "from tests.unit.localcloud.machines.conftest import spec, until\n"
+        "from tests.patience import until\n"
+        "from tests.unit.localcloud.machines.conftest import spec\n"
         "cloud = LocalCloud(Path(sys.argv[1]))\ncloud.start()\n"
         "machines = cloud.cloud.machines\n"
         "for name in ('a', 'b'):\n"

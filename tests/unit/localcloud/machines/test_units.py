@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import Guest, spec
 
 pytestmark = pytest.mark.server
 

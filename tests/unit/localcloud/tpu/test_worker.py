@@ -23,6 +23,7 @@ from localcloud.machines import tpu_worker
 from localcloud.services.oauth2 import refresh_token
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, machine
+from tests.patience import until
 
 pytestmark = pytest.mark.server
 
@@ -145,11 +146,7 @@ def test_the_startup_script_starts_the_worker_where_the_runtime_does_not(
     }
     running.post(f"{ALPHA}/nodes", body, nodeId="u")
     port = running.get(f"{ALPHA}/nodes/u")["networkEndpoints"][0]["port"]
-    deadline = time.monotonic() + 30
-    while not answers(port) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    log, _ = local_cloud.cloud.machines.serial(f"{PARENT}/nodes/u/hosts/0")
-    assert answers(port), log
+    until(lambda: answers(port), "the worker answers")
     running.delete(f"{ALPHA}/nodes/u")
     # Not the port: another cloud on this machine may have it by now.
     assert local_cloud.cloud.machines.processes() == []
@@ -181,27 +178,18 @@ def test_a_taken_port_stays_with_its_owner_and_a_shut_one_admits_no_client(tmp_p
             stderr=subprocess.DEVNULL,
         )
         try:
-            deadline = time.monotonic() + 60
-            while not ready.exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
+            until(ready.exists)
             port = int(ready.read_text())
             assert port != taken
             assert answers(port)
             if sys.platform.startswith("linux"):
                 gate.touch()
-                until_answers(port, False)
+                until(lambda: not answers(port))
                 gate.unlink()
-                until_answers(port, True)
+                until(lambda: answers(port))
         finally:
             process.terminate()
             process.wait(10)
-
-
-def until_answers(port: int, expected: bool) -> None:
-    deadline = time.monotonic() + 30
-    while answers(port) != expected:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> None:
@@ -217,12 +205,9 @@ def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> N
     second = LocalCloud(home)
     second.start()
     try:
-        deadline = time.monotonic() + 30
-        while not answers(port) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until(lambda: answers(port))
         (endpoint,) = Client(second).get(f"{V2}/nodes/t")["networkEndpoints"]
         assert endpoint["port"] == port
-        assert answers(port)
     finally:
         second.cloud.machines.remove(HOST)
         second.stop()
@@ -255,10 +240,8 @@ def test_tensorflows_look_up_on_a_vm_takes_the_name_alone(
     zone = "compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
     running.post(f"{zone}/instances", machine("us-central1-b", **fields))
     key = "projects/tpu-stack-local/zones/us-central1-b/instances/vm"
-    deadline = time.monotonic() + 60
-    said = ""
-    while "startup-script exit status" not in said and time.monotonic() < deadline:
-        time.sleep(0.1)
-        said, _ = local_cloud.cloud.machines.serial(key)
-    local_cloud.cloud.machines.remove(key)
+    machines = local_cloud.cloud.machines
+    until(lambda: "startup-script exit status" in machines.serial(key)[0])
+    said, _ = machines.serial(key)
+    machines.remove(key)
     assert "TensorFlow found READY 127.0.0.1" in said, said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from localcloud.core import projects
 from localcloud.core.call import Principal
 from localcloud.core.cloud import machine_powered_off
 from localcloud.testing import Client
+from tests.patience import until
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT, grant, stack
@@ -69,12 +69,6 @@ def test_a_job_is_followed_to_its_exit_code_with_the_same_commands(
     assert job("wait", "long", "--timeout", "60s").code == 143
     url = f"us-central1-{API}/v1/{custom_job}"
     until(lambda: "endTime" in client.get(url))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    from tests.unit.localcloud.machines.conftest import until as wait
-
-    wait(condition, seconds=60.0)
 
 
 def peered(cloud: LocalCloud, state: str = "ACTIVE") -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.machines.machines import Machines
-from tests.unit.localcloud.machines.conftest import spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import spec
 from tpu_core.google import MetadataServer
 from tpu_training.job.supervision import hear_notices
 from tpu_training.loop.callbacks import ShutdownRequest

@@ -12,7 +12,8 @@ from localcloud.core import projects
 from localcloud.core.access import ACCOUNT
 from localcloud.core.call import CLOUD_PLATFORM
 from localcloud.core.cloud import MachineSpec
-from tests.unit.localcloud.machines.conftest import spec, until
+from tests.patience import until
+from tests.unit.localcloud.machines.conftest import spec
 
 pytestmark = pytest.mark.server
 

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests.patience import PATIENCE, until
 from tests.unit.training.compile.libtpu.conftest import WEIGHTS
 from tpu_training.compile import compiler, pjrt
 from tpu_training.compile.answer import Compiled, Program, Topology
@@ -30,7 +30,6 @@ pytestmark = [
 ]
 
 V3 = Topology("v3-8", "v3:2x2x1")
-DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +218,7 @@ def test_the_end_of_the_command_is_the_end_of_the_compiler_and_its_files(
         assert parent.stdout
         child = int(parent.stdout.readline())
         parent.send_signal(number)
-        parent.wait(DEADLINE_SECONDS)
+        parent.wait(PATIENCE)
     # Nobody else is left to clean up: the child does, once it may run.
     os.kill(child, signal.SIGCONT)
     until(lambda: not Path(f"/proc/{child}").exists() or is_zombie(child))
@@ -238,13 +237,6 @@ def test_a_lock_that_the_compiler_made_goes_with_it_if_the_command_was_killed(
     command = [sys.executable, "-c", code, str(folder), *([] if there else [str(lock)])]
     assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode == 1
     assert (lock.exists(), folder.exists()) == (there, False)
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_SECONDS
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def is_zombie(pid: int) -> bool:
