@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,132 @@ def test_weights_of_every_form_are_taken_by_name_and_shape(
     for name, variable in variable_paths(model):
         expected = fresh if name == "head/kernel" else there(name)
         assert np.array_equal(variable.numpy(), expected), name
+
+
+def hugging_face_bert(rows: int, size: int, layers: int, places: int) -> dict[str, Array]:
+    """Weights as Hugging Face's BertForPreTraining stores them, outputs of a kernel first."""
+    chance = np.random.default_rng(4)
+    shapes = {
+        "embeddings.word_embeddings.weight": (rows, size),
+        "embeddings.position_embeddings.weight": (places, size),
+        "embeddings.token_type_embeddings.weight": (2, size),
+        "pooler.dense.weight": (size, size),
+    }
+    dense = {f"attention.self.{each}": (size, size) for each in ("query", "key", "value")}
+    dense |= {"attention.output.dense": (size, size), "intermediate.dense": (4 * size, size)}
+    dense |= {"output.dense": (size, 4 * size)}
+    norms = ["embeddings.LayerNorm"]
+    for layer in range(layers):
+        at = f"encoder.layer.{layer}."
+        norms += [f"{at}attention.output.LayerNorm", f"{at}output.LayerNorm"]
+        for name, shape in dense.items():
+            shapes |= {f"{at}{name}.weight": shape, f"{at}{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.gamma": (size,), f"{name}.beta": (size,)}
+    return {f"bert.{name}": chance.normal(0, 0.3, at).astype("f4") for name, at in shapes.items()}
+
+
+def answer_of_bert(weights: dict[str, Array], ids: Array, heads: int) -> Array:
+    """Return the last layer's vectors (batch, length, size), by BERT's paper, in numpy."""
+
+    def of(name: str) -> Array:
+        return weights[f"bert.{name}"]
+
+    def norm(x: Array, name: str) -> Array:
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return x * of(f"{name}.gamma") + of(f"{name}.beta")
+
+    def dense(x: Array, name: str) -> Array:
+        return x @ of(f"{name}.weight").T + of(f"{name}.bias")
+
+    (batch, length), embeddings = ids.shape, "embeddings.{}_embeddings.weight"
+    x = of(embeddings.format("word"))[ids] + of(embeddings.format("position"))[:length]
+    x = norm(x + of(embeddings.format("token_type"))[0], "embeddings.LayerNorm")
+    for layer in range(sum(name.endswith("query.bias") for name in weights)):
+        at = f"encoder.layer.{layer}."
+        query, key, value = (
+            dense(x, f"{at}attention.self.{part}").reshape(batch, length, heads, -1)
+            for part in ("query", "key", "value")
+        )
+        scores = np.einsum("bqhd,bkhd->bhqk", query, key) / np.sqrt(query.shape[-1])
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        mixed = np.einsum("bhqk,bkhd->bqhd", scores, value).reshape(x.shape)
+        x = norm(x + dense(mixed, f"{at}attention.output.dense"), f"{at}attention.output.LayerNorm")
+        y = dense(x, f"{at}intermediate.dense")
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+        x = norm(x + dense(y, f"{at}output.dense"), f"{at}output.LayerNorm")
+    return x
+
+
+def create_bert(classes: int = 3, length: int = 6, layers: int = 2) -> tf.Module:
+    sizes = {"layers": layers, "hidden_size": 8, "heads": 2, "precision": "float32"}
+    definition = load_model("bert")
+    params = build_params(sizes, (), kind=definition.params)
+    spec = DataSpec("text", (length,), "int32", classes, vocabulary=11)
+    return create_model(definition, params, spec, 1)
+
+
+@pytest.fixture
+def public_bert(tmp_path: Path) -> tuple[str, dict[str, Array]]:
+    numpy = pytest.importorskip("safetensors.numpy")
+    weights = hugging_face_bert(rows=11, size=8, layers=2, places=16)
+    path = str(tmp_path / "model.safetensors")
+    numpy.save_file(weights, path, metadata={"format": "pt"})
+    return path, weights
+
+
+def test_a_bert_of_hugging_face_answers_as_its_paper_tells_with_the_map_that_ships(
+    one_device: Cluster, public_bert: tuple[str, dict[str, Array]]
+) -> None:
+    path, weights = public_bert
+    model = create_bert()
+    loaded = load_initial_weights(one_device, Params(init_from=path, init_map="bert"), model)
+    assert loaded is not None
+    assert list(loaded.fresh) == ["head/bias", "head/kernel"]
+    assert loaded.unused == ["pooler/dense/weight"]
+    ids = np.random.default_rng(5).integers(1, 11, (4, 6))
+    mean = answer_of_bert(weights, ids, heads=2).mean(axis=1)
+    expected = mean @ model.head.kernel.numpy() + model.head.bias.numpy()
+    np.testing.assert_allclose(model(tf.constant(ids, tf.int32)), expected, atol=1e-5)
+
+
+def test_kerashub_reads_the_same_bert_and_answers_as_its_paper_tells(
+    public_bert: tuple[str, dict[str, Array]],
+) -> None:
+    hub = pytest.importorskip("keras_hub", reason="see test_fine_tuning.py")
+    path, weights = public_bert
+    # It knows the new names alone.
+    new = {
+        name.removeprefix("bert.").replace("gamma", "weight").replace("beta", "bias"): value
+        for name, value in weights.items()
+    }
+    new["pooler.dense.bias"] = np.zeros(8, np.float32)
+    numpy = pytest.importorskip("safetensors.numpy")
+    numpy.save_file(new, path, metadata={"format": "pt"})
+    sizes = {"vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    more = {"intermediate_size": 32, "max_position_embeddings": 16, "type_vocab_size": 2}
+    config = {"model_type": "bert", "hidden_dropout_prob": 0.1, **sizes, **more}
+    Path(path).with_name("config.json").write_text(json.dumps(config))
+    ids = np.random.default_rng(5).integers(1, 11, (4, 6))
+    texts = {"token_ids": ids, "padding_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+    model = hub.models.BertBackbone.from_preset(str(Path(path).parent))
+    expected = answer_of_bert(weights, ids, heads=2)
+    np.testing.assert_allclose(model(texts)["sequence_output"], expected, atol=1e-5)
+
+
+def test_the_map_of_bert_names_what_is_not_there(
+    one_device: Cluster, public_bert: tuple[str, dict[str, Array]], tmp_path: Path
+) -> None:
+    path, _ = public_bert
+    params = Params(init_from=path, init_map="bert")
+    loaded = load_initial_weights(one_device, params, create_bert(length=32, layers=3))
+    assert loaded is not None
+    assert loaded.fresh["positions/table"] == "here (32, 8), there (16, 8)"
+    assert loaded.fresh["layers/2/narrow/bias"] == "not there"
+    other = _write_h5(tmp_path, {"a/kernel": np.ones((4, 3))})
+    with pytest.raises(InputError, match=r"embeddings/word_embeddings/weight.* the file has a/k"):
+        load_initial_weights(one_device, Params(init_from=other, init_map="bert"), create_bert())
 
 
 KERAS = """

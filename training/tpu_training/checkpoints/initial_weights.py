@@ -34,6 +34,26 @@ from tpu_training.models.params import Params
 # PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).
 _FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}
 
+# --init_map=bert: Hugging Face's names of BERT, as `_joined` leaves them, and those of `bert`.
+_BERT_MAP = (
+    "embeddings/word_embeddings/weight=tokens/table,"
+    "embeddings/position_embeddings/weight=positions/table,"
+    "embeddings/LayerNorm/weight=norm/scale,"
+    "embeddings/LayerNorm/bias=norm/offset,"
+    "encoder/layer/*/attention/self/all/weight=layers/*/attention/project/kernel,"
+    "encoder/layer/*/attention/self/all/bias=layers/*/attention/project/bias,"
+    "encoder/layer/*/attention/output/dense/weight=layers/*/attention/combine/kernel,"
+    "encoder/layer/*/attention/output/dense/bias=layers/*/attention/combine/bias,"
+    "encoder/layer/*/attention/output/LayerNorm/weight=layers/*/attention_norm/scale,"
+    "encoder/layer/*/attention/output/LayerNorm/bias=layers/*/attention_norm/offset,"
+    "encoder/layer/*/intermediate/dense/weight=layers/*/widen/kernel,"
+    "encoder/layer/*/intermediate/dense/bias=layers/*/widen/bias,"
+    "encoder/layer/*/output/dense/weight=layers/*/narrow/kernel,"
+    "encoder/layer/*/output/dense/bias=layers/*/narrow/bias,"
+    "encoder/layer/*/output/LayerNorm/weight=layers/*/feed_forward_norm/scale,"
+    "encoder/layer/*/output/LayerNorm/bias=layers/*/feed_forward_norm/offset"
+)
+
 # A replacement for names of the file that match a pattern.
 _Rule = tuple[str, "re.Pattern[str]", str]
 Array = npt.NDArray[Any]
@@ -82,10 +102,13 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
 
 
 def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loaded:
-    stored = read_weights(params.init_from)
-    mapped = map_names(params.init_map, stored)
-    weights = {name: stored[theirs] for theirs, name in mapped.items()}
+    stored, rules = read_weights(params.init_from), params.init_map
     variables = dict(variable_paths(model))
+    if rules == "bert":
+        length = variables["positions/table"].shape[0] if "positions/table" in variables else 0
+        stored, rules = _joined(stored, length), _BERT_MAP
+    mapped = map_names(rules, stored)
+    weights = {name: stored[theirs] for theirs, name in mapped.items()}
     misfits = {name: _misfit(name, variable, weights) for name, variable in variables.items()}
     fresh = {name: reason for name, reason in misfits.items() if reason}
     matched = [name for name in variables if name not in fresh]
@@ -102,6 +125,29 @@ def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loade
             variables[name].assign(value.astype(variables[name].dtype.as_numpy_dtype))
     unused = sorted(theirs for theirs in stored if mapped.get(theirs) not in variables)
     return Loaded(matched, fresh, unused)
+
+
+def _joined(stored: Mapping[str, Stored], length: int) -> dict[str, Stored]:
+    """Return a BERT of Hugging Face with its parts as `bert` has them.
+
+    Query, key and value are one matrix, the first `length` positions have the first kind of token
+    added, and names lack the prefix and the old words of some files.
+    """
+    found = {
+        re.sub("gamma$", "weight", re.sub("beta$", "bias", name.removeprefix("bert/"))): weight
+        for name, weight in stored.items()
+    }
+    for name in [name for name in found if "/self/query/" in name]:
+        parts = [name.replace("query", part) for part in ("query", "key", "value")]
+        if found.keys() >= set(parts):
+            values = [found.pop(part).read() for part in parts]
+            joined = _in_memory(np.concatenate(values), torch=True)
+            found[name.replace("query", "all")] = joined
+    places, kinds = (f"embeddings/{each}_embeddings/weight" for each in ("position", "token_type"))
+    if places in found and kinds in found:
+        values = found[places].read()[:length] + found.pop(kinds).read()[0]
+        found[places] = _in_memory(values)
+    return found
 
 
 def _log(path: str, loaded: Loaded) -> None:
@@ -151,7 +197,7 @@ def map_names(text: str, names: Iterable[str]) -> dict[str, str]:
             found[name] = name
     if unused := [written for written, *_ in rules if written not in used]:
         raise InputError(
-            f"--init_map={text}: {', '.join(unused)} matches no weight that an earlier rule left; "
+            f"--init_map: {', '.join(unused)} matches no weight that an earlier rule left; "
             f"the file has {some(sorted(known))}"
         )
     return {theirs: ours for theirs, ours in found.items() if ours}

@@ -198,7 +198,11 @@ class Params(OptimizerParams, MachineParams):
         "checkpoint, .weights.h5, .keras or .safetensors; a resumed training's own checkpoint "
         "counts first",
     )
-    init_map: str = param("", "names in init_from that differ, THEIRS=OURS,… with * for any part")
+    init_map: str = param(
+        "",
+        "names in init_from that differ, THEIRS=OURS,… with * for any part; bert: those of Hugging "
+        "Face's BERT",
+    )
     mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
     cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
     callback: str = param(
