@@ -19,6 +19,7 @@ _HOMES = {
     "evaluate": "api",
     "predict": "api",
     "write_data": "api",
+    "local_copy": "data.files",
     "Result": "job.job",
     "Task": "models.spec",
     "Metric": "models.spec",

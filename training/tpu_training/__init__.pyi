@@ -4,6 +4,7 @@ from tpu_training.api import fit as fit
 from tpu_training.api import load as load
 from tpu_training.api import predict as predict
 from tpu_training.api import write_data as write_data
+from tpu_training.data.files import local_copy as local_copy
 from tpu_training.errors import InputError as InputError
 from tpu_training.errors import Interrupted as Interrupted
 from tpu_training.errors import TrainingError as TrainingError

@@ -113,6 +113,20 @@ def test_checkpoints_of_the_adapters_alone_resume_and_load_on_their_own_base_onl
         on(one_device, model_dir=f"{tmp_path}/halves", **given)
 
 
+def test_a_preset_in_a_bucket_is_read_from_a_copy_that_is_made_once(tmp_path: Path) -> None:
+    for name, text in {"config.json": "{}", "assets/tokenizer/vocabulary.txt": "a b"}.items():
+        tf.io.gfile.makedirs(f"ram://bucket/preset/{name}".rpartition("/")[0])
+        with tf.io.gfile.GFile(f"ram://bucket/preset/{name}", "w") as file:
+            file.write(text)
+    copy = Path(tpu_training.local_copy("ram://bucket/preset"))
+    assert (copy / "config.json").read_text() == "{}"
+    assert (copy / "assets" / "tokenizer" / "vocabulary.txt").read_text() == "a b"
+    assert tpu_training.local_copy("ram://bucket/preset") == str(copy)
+    assert tpu_training.local_copy(str(tmp_path)) == str(tmp_path)
+    with pytest.raises(tpu_training.InputError, match="there is no folder ram://bucket/none"):
+        tpu_training.local_copy("ram://bucket/none")
+
+
 @KERAS
 def test_a_preset_of_kerashub_answers_as_it_does_and_learns(
     one_device: Cluster, tmp_path: Path
@@ -150,3 +164,55 @@ def test_a_preset_of_kerashub_answers_as_it_does_and_learns(
     left = [each for each in result.model.variables if each.name.endswith("query/kernel:0")]
     for mine, other in zip(left, kept.values(), strict=True):
         np.testing.assert_array_equal(mine.numpy(), other)
+
+
+SMALL = {"num_layers": 2, "hidden_dim": 16}
+WORDS = {"vocabulary_size": 64, "intermediate_dim": 32, **SMALL}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT2": ("CausalLM", {**WORDS, "num_heads": 2, "max_sequence_length": 16}),
+    "Gemma": ("CausalLM", {**WORDS, "num_query_heads": 2, "num_key_value_heads": 1, "head_dim": 8}),
+    "ViT": (
+        "ImageClassifier",
+        {**SMALL, "image_shape": (8, 8, 3), "patch_size": 4, "num_heads": 2, "mlp_dim": 32},
+    ),
+}
+
+
+@KERAS
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families_of_kerashub_train_and_answer_as_the_library_does(
+    one_device: Cluster, tmp_path: Path, family: str
+) -> None:
+    hub = pytest.importorskip("keras_hub")
+    task, sizes = FAMILIES[family]
+    made = getattr(hub.models, f"{family}Backbone")(**sizes)
+    made.save_to_preset(str(tmp_path / "preset"))
+    reads = task == "CausalLM"
+    options: dict[str, Any] = {} if reads else {"num_classes": 2}
+
+    def library() -> Any:
+        kind = getattr(hub.models, family + task)
+        return kind.from_preset(str(tmp_path / "preset"), preprocessor=None, **options)
+
+    def create_model(params: Any, spec: Any, seed: int) -> Any:
+        import keras
+
+        if not reads:
+            return library()
+        ids = keras.Input(spec.shape, dtype="int32")
+        mask = keras.ops.not_equal(ids, spec.padding)
+        return keras.Model(ids, library()({"token_ids": ids, "padding_mask": mask}))
+
+    ids = RANDOM.integers(1, 64, (48, 9)).astype(np.int32)
+    images = RANDOM.random((48, 8, 8, 3), np.float32)
+    data = (ids, None) if reads else (images, (images.mean(axis=(1, 2, 3)) > 0.5).astype(np.int64))
+    # So low that the weights stay those of the preset, to compare.
+    given = {**SIZES, "learning_rate": 1e-9, **({"task": "causal_lm"} if reads else {})}
+    result = on(one_device, model=create_model, data=data, model_dir=f"{tmp_path}/r", **given)
+    assert result.metrics["steps"] > 0
+    if reads:
+        texts = {"token_ids": ids[:, :-1], "padding_mask": np.ones_like(ids[:, :-1])}
+        expected, answer = library()(texts), result.model.keras()(ids[:, :-1])
+    else:
+        expected, answer = made(images), result.model.keras().backbone(images)
+    np.testing.assert_allclose(answer, expected, atol=1e-5)

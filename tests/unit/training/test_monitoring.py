@@ -25,7 +25,7 @@ from tpu_training.models.model import variable_names
 from tpu_training.models.params import Params, parse_steps
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.measurements import ProfileCapture, StepTimes, trace_workers
-from tpu_training.monitoring.summaries import ModelSummaries, Summaries
+from tpu_training.monitoring.summaries import ModelSummaries, Summaries, _histogram
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -137,6 +137,17 @@ def test_summaries_are_written_by_this_process_not_the_worker(
     assert tf.make_ndarray(values["train/1"][0].tensor) == np.float32(1 / 3)
     assert tf.make_ndarray(values["grid"][0].tensor).tolist() == [b"3", b"2", PNG]
     assert values["weights"][0].metadata.plugin_data.plugin_name == "histograms"
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "int32"])
+def test_a_histogram_of_weights_that_are_almost_equal_counts_them_all(kind: str) -> None:
+    one = tf.constant([1, 1, 1], kind).numpy()
+    if kind != "int32":
+        one[0] -= np.finfo(np.float32).epsneg if kind == "float32" else one.dtype.type(2**-8)
+    for values in (one, one * 0):
+        left, right, counts = _histogram(values).T
+        assert counts.sum() == 3
+        assert (left < right).all()
 
 
 def test_summaries_are_flushed_every_half_minute(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
 """Read and write files on this machine and in gs:// buckets, from this process."""
 
+import atexit
 import hashlib
 import json
 import logging
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -89,6 +94,31 @@ def write_bytes(path: str, content: bytes) -> None:
     make_directory(path.rpartition("/")[0] or ".")
     with _named(path), tf.io.gfile.GFile(path, "wb") as file:
         file.write(content)
+
+
+@cache
+def local_copy(folder: str) -> str:
+    """Return a folder of this machine with all the files of `folder`, which may be in a bucket.
+
+    A folder of this machine is returned as it is. A copy is made once, and deleted when the process
+    ends.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    check_bucket(folder, "local_copy")
+    if not tf.io.gfile.isdir(folder):
+        raise InputError(f"local_copy: there is no folder {folder}")
+    if "://" not in folder:
+        return folder
+    copy = tempfile.mkdtemp(prefix="copy-")
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for at, _, found in tf.io.gfile.walk(folder):
+        to = f"{copy}/{at.removeprefix(folder).strip('/')}"
+        os.makedirs(to, exist_ok=True)
+        for name in found:
+            tf.io.gfile.copy(f"{at.rstrip('/')}/{name}", f"{to}/{name}")
+    return copy
 
 
 def size(path: str) -> int | None:

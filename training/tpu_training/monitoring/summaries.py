@@ -219,6 +219,8 @@ class ModelSummaries(Callback):
 
 def _histogram(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return TensorBoard's format: left edge, right edge and count of each bucket."""
+    # The narrower types have no room for edges between weights that are almost equal.
+    values = values.astype(np.float64)
     # Widened if all weights are equal, such as a bias at the start.
     low, high = float(values.min()), float(values.max())
     spread = 0.0 if low < high else 1e-6
