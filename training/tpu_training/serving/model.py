@@ -146,10 +146,7 @@ def restore_model(
         load_initial_weights(this_machine(), params, module)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = reader.without(tf.train.Checkpoint(model=module, step=step), unsaved)
-    path = reader.newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
-    if path is None:
-        what = "no best checkpoint" if best else "no checkpoint"
-        raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
+    path = _checkpoint(model_dir, best)
     reader.refuse_another_base(path, reader.digest_of(unsaved))
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
@@ -158,6 +155,22 @@ def restore_model(
     tokens = (name, files.read_bytes(f"{model_dir.rstrip('/')}/{name}") if name else b"")
     made = (module, definition, task, description, params, path, int(step.numpy()))
     return RestoredModel(*made, tokens)
+
+
+def _checkpoint(model_dir: str, best: bool) -> str:
+    """Return the path of the newest checkpoint, or of the best one. Raises InputError."""
+    folder = model_dir.rstrip("/")
+    path = reader.newest_whole(f"{folder}/{'best' if best else 'checkpoints'}")
+    if path:
+        return path
+    newest = best and reader.newest_whole(f"{folder}/checkpoints")
+    if not newest:
+        raise errors.InputError(f"--model-dir={model_dir}: contains no checkpoint; train first")
+    raise errors.InputError(
+        f"--model-dir={model_dir}: contains no best checkpoint, which evaluations of a validation "
+        f"split choose, but the newest, {newest}; omit --best (best=True) to take that one, or "
+        "train with such a split, as --validation_fraction=0.1 makes one"
+    )
 
 
 @dataclass(frozen=True)
