@@ -533,7 +533,12 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
 
 
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
-    """Refuse a function that the workers can't run, or that a resumed job can't continue."""
+    """Refuse a function that the workers or the job can't use, or a resumed job can't continue."""
+    if live.weighted and job.trains and (job.params.mixup or job.params.cutmix):
+        raise errors.InputError(
+            f"{live.function.place}: yields weights, but --mixup and --cutmix mix two examples, whose "
+            "weights may differ; omit them, or the weights"
+        )
     for split in live.examples:
         graph = trace(live.function, split)
         python = python_in(graph, live.function.place)
