@@ -393,28 +393,33 @@ class Metrics:
 
     def write(self, model_dir: str) -> tuple[str, dict[str, Any]]:
         """Merge the values into the file of an earlier run; return a summary line and them."""
-        path = f"{model_dir}/metrics.json"
+        path, table = f"{model_dir}/metrics.json", f"{model_dir}/classes.json"
         # An evaluation alone must not lose the figures of the training before it.
-        had = files.read_json(path)
+        had, counted = files.read_json(path), files.read_json(table)
         # But those of other weights are not the figures of these.
         if self.values.get("steps", had.get("steps")) != had.get("steps"):
             had = {}
+        names = counted.get("class_names", [])
         merged = {**had, "format": _FORMAT, **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
         if self._confusion:
-            names = self._class_names or range(len(self._confusion))
             content = {
                 "format": _FORMAT,
-                "class_names": [str(name) for name in names],
+                "class_names": self._names(len(self._confusion)),
                 "confusion": self._confusion,
             }
-            files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
+            files.write_text(table, json.dumps(content) + "\n")
+        elif counted and not (had and self._names(len(names)) == names):
+            tf.io.gfile.remove(table)
         splits = (manifest.TEST, manifest.VALIDATION)
         metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
         shown = [
             f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
         ]
         return " ".join([*shown, f"metrics={path}"]), merged
+
+    def _names(self, classes: int) -> list[str]:
+        return [str(name) for name in self._class_names or range(classes)]
 
 
 def _short(value: object) -> str:
