@@ -78,7 +78,7 @@ def run_on(
     # A TPU that is being created may take all tries; that is no hang.
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
-    cluster, job, data = connect_and_open(workers, wait, job, connecting)
+    cluster, job, data = connect_and_open(workers, wait, job, connecting, hang_timer.reset)
     # Only the cluster knows among how many replicas a batch must divide.
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
@@ -498,10 +498,12 @@ def connect_and_open(
     wait: Wait,
     job: Job,
     connecting: AbstractContextManager[object] | None = None,
+    alive: Callable[[], None] = lambda: None,
 ) -> tuple[Cluster, Job, data_set.DataSet]:
     """Connect to `workers`, within `connecting`; open the data of `job`, less what it holds out.
 
-    Files are looked at before any waiting. A function runs TensorFlow, which must know the devices.
+    `alive` is called while the examples of a function are counted, which may take long. Files are
+    looked at before any waiting. A function runs TensorFlow, which must know the devices.
 
     Raises:
         InputError: The data is unusable, or the workers can't read it.
@@ -513,7 +515,7 @@ def connect_and_open(
         cluster = connect_jax(devices) if on_jax else connect(workers, wait, devices)
     # The look at examples runs here, where a user's Python is, and not on a worker.
     with tf.device(cluster.this_process):
-        job, data = opened or _open(job)
+        job, data = opened or _open(job, alive)
     if data.function:
         _check_function(data.function, job, cluster)
     else:
@@ -521,14 +523,14 @@ def connect_and_open(
     return cluster, job, data
 
 
-def _open(job: Job) -> tuple[Job, data_set.DataSet]:
+def _open(job: Job, alive: Callable[[], None] = lambda: None) -> tuple[Job, data_set.DataSet]:
     if job.given and (directory := conversion.write_given(job.given, job.model_dir)):
         job = dataclasses.replace(job, data=directory, given=None)
     if job.given is not None:
         function = data_set.given_function(job.given)
-        data = data_set.of_function(function, job.data, job.params.seed)
+        data = data_set.of_function(function, job.data, job.params.seed, alive=alive)
     else:
-        data = data_set.open_given(job.data, job.params.seed)
+        data = data_set.open_given(job.data, job.params.seed, alive)
     tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
     if job.mode == "evaluate":
         data.manifest.split(manifest.TEST)
@@ -541,8 +543,8 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
     """Refuse a function that the workers or the job can't use, or a resumed job can't continue."""
     if live.weighted and job.trains and (job.params.mixup or job.params.cutmix):
         raise errors.InputError(
-            f"{live.function.place}: yields weights, but --mixup and --cutmix mix two examples, whose "
-            "weights may differ; omit them, or the weights"
+            f"{live.function.place}: yields weights, but --mixup and --cutmix mix two examples, "
+            "whose weights may differ; omit them, or the weights"
         )
     for split in live.examples:
         graph = trace(live.function, split)
