@@ -333,6 +333,28 @@ def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(
         on(one_device, model=create_model, data=packed, task="causal_lm", model_dir=str(tmp_path))
 
 
+@KERAS
+def test_a_model_without_a_row_for_the_padding_of_gpt2_s_tokenizer_is_told_so(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("tokenizers")
+    data = convert(tmp_path, f"--vocabulary={TOKENIZERS['gpt2'][0](tmp_path)}")
+    padding = open_data(data).manifest.spec.padding
+
+    def create_model(spec: Any) -> Any:
+        import keras
+
+        inputs = keras.Input(spec.shape, dtype="int32")
+        x = keras.layers.Embedding(padding, 4)(inputs)
+        return keras.Model(inputs, keras.layers.Dense(spec.vocabulary)(x))
+
+    words = (
+        rf"has {padding} tokens and none for padding, whose id is {padding}; give .* one more than"
+    )
+    with pytest.raises(tpu_training.TrainingError, match=words):
+        on(one_device, model=create_model, data=data, task="causal_lm", model_dir=f"{tmp_path}/m")
+
+
 def test_no_beginning_of_a_text_is_hidden_or_drawn(packed: str, one_device: Cluster) -> None:
     task, spec = TASKS["masked_lm"], open_data(packed).manifest.spec
     assert task.prepare
