@@ -247,7 +247,7 @@ def test_a_tokenizer_goes_with_the_model_which_then_takes_texts(
     texts = {"train": (TEXTS, labels), "test": (TEXTS, labels)}
     tpu_training.write_data(data, **texts, text_length=16, vocabulary=file)  # type: ignore[arg-type]
     small = {"hidden_size": 8, "layers": 1, "heads": 2}
-    on(one_device, model="bert", data=data, params=small, model_dir=results, epochs=1)
+    result = on(one_device, model="bert", data=data, params=small, model_dir=results, epochs=1)
     export = ["export", f"--model-dir={results}", f"--output={tmp_path}/exported"]
     assert main(export) == 0
     (kept,) = tmp_path.glob("exported/*/assets.extra/tokenizer.json")
@@ -263,6 +263,8 @@ def test_a_tokenizer_goes_with_the_model_which_then_takes_texts(
     for given in (few, of_strings):
         found = tpu_training.predict(model, given)["probabilities"]
         np.testing.assert_allclose(found, told, rtol=1e-5)
+        found = tpu_training.predict(result, given)["probabilities"]
+        np.testing.assert_allclose(found, told, rtol=1e-4)
     assert tpu_training.evaluate(model, (filled, labels[:5]))["loss"] > 0
     (Path(data) / "tokenizer.json").unlink()
     with pytest.raises(tpu_training.TrainingError, match=r"tokenizer\.json is missing; copy"):

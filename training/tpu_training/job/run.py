@@ -236,9 +236,8 @@ class Trainer:
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
-        names, tokens = self._data.manifest.class_names, self._data.manifest.vocabulary
+        names, (tokens, content) = self._data.manifest.class_names, self._vocabulary()
         if tokens:
-            content = files.read_bytes(f"{self._data.directory}/{tokens}")
             files.write_bytes(f"{job.model_dir.rstrip('/')}/{tokens}", content)
         model_description.describe_model(
             job.model, job.params, self._spec, job.data, names, tokens
@@ -323,9 +322,13 @@ class Trainer:
         made = (cluster, job.params, state, self._spec)
         evaluate = functools.partial(evaluate_given, *made)
         history = self._monitor.history.rows
-        return Result(
-            summary, values, history, state.model, job.model_dir, create_prediction(*made), evaluate
-        )
+        predict = create_prediction(*made, self._vocabulary())
+        return Result(summary, values, history, state.model, job.model_dir, predict, evaluate)
+
+    def _vocabulary(self) -> tuple[str, bytes]:
+        """Return the name and content of the tokenizer's file, for texts."""
+        name = self._data.manifest.vocabulary
+        return name, files.read_bytes(f"{self._data.directory}/{name}") if name else b""
 
 
 def _loops_of(
