@@ -19,14 +19,13 @@ from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, CreateModel, ModelDefinition
 from tpu_training.models.spec import Task
 from tpu_training.monitoring.terminal import TerminalHandler, quiet_libraries
+from tpu_training.serving import EXPORTED
 
 if TYPE_CHECKING:
     from tpu_training.serving.model import RestoredModel
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
-# What `export` writes.
-EXPORTED = ("saved_model", "tflite")
 
 
 def fit(

@@ -21,6 +21,7 @@ from tpu_training.cluster import machine
 from tpu_training.job import job, start
 from tpu_training.models import params as base
 from tpu_training.models.registry import BUILT_IN, DEFAULT_MODEL, ModelDefinition, load_model
+from tpu_training.serving import EXPORTED
 
 Command = Callable[[], int]
 """Does what was asked, prints the results and returns the exit code. Raises TrainingError."""
@@ -205,7 +206,6 @@ def _examine(known: argparse.Namespace) -> int:
 
 # --- The commands for trained models.
 
-_FORMATS = ("saved_model", "tflite")
 # Enough to see a loss of a few percent; TFLite takes them one at a time, on a CPU.
 _TEST_LIMIT = 2000
 
@@ -223,7 +223,7 @@ def add_export(modes: Any) -> None:
     option = parser.add_argument
     option("--model-dir", required=True, help="model directory of the training, or its gs:// URL")
     option("--output", required=True, help="directory or gs:// URL to write to")
-    option("--format", choices=_FORMATS, default=_FORMATS[0], help="(default: saved_model)")
+    option("--format", choices=EXPORTED, default=EXPORTED[0], help="(default: saved_model)")
     option(
         "--best",
         action="store_true",

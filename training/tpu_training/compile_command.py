@@ -20,6 +20,7 @@ from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
 from tpu_training.compile.programs import JobPrograms, read_program
 from tpu_training.data.manifest import Manifest
 from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring import terminal
 
 # Changes of the JSON that a reader would notice get a new number.
@@ -58,7 +59,9 @@ def add_compile_arguments(parser: argparse.ArgumentParser) -> None:
     option("--config", help="YAML or JSON file with parameters")
     option("--data", help="directory or gs:// URL of the dataset, whose manifest is read")
     option("--shape", help="instead of --data: HEIGHTxWIDTHxCHANNELS of images or LENGTH of texts")
-    option("--classes", type=int, help="with --shape: the number of classes")
+    option(
+        "--classes", type=int, help="with --shape: the number of classes; not for language models"
+    )
     option("--vocabulary", type=int, help="with --shape of texts: the number of tokens")
     option("--examples", type=int, help="with --shape: the examples of an epoch")
 
@@ -158,7 +161,7 @@ def build_compile_job(
     for tpu in kinds:
         problems.of(partial(_divide, params, tpu))
         problems.of(partial(_divide, params, tpu, evaluation=True))
-    manifest = problems.of(partial(_described_data, known))
+    manifest = problems.of(partial(_described_data, known, model))
     if manifest is None:
         return None
     spec = problems.of(partial(manifest.input_spec, params.image_size))
@@ -181,7 +184,7 @@ def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:
         raise errors.InputError(f"{tpu.name}: {error}") from error
 
 
-def _described_data(known: argparse.Namespace) -> Manifest:
+def _described_data(known: argparse.Namespace, model: ModelDefinition | None = None) -> Manifest:
     """Return what --data's manifest or --shape says of the data. Raises InputError."""
     if bool(known.data) == bool(known.shape):
         raise errors.InputError(
@@ -190,9 +193,12 @@ def _described_data(known: argparse.Namespace) -> Manifest:
         )
     if known.data:
         return sessions.read_manifest(known.data)
-    if known.classes is None:
+    classes = known.classes
+    if classes is None and model and tasks.makes_targets(model):
+        classes = known.vocabulary or 1  # Nothing is learned of classes.
+    if classes is None:
         raise errors.InputError(f"--shape={known.shape} needs --classes, the number of classes")
-    return sessions.described_data(known.shape, known.classes, known.vocabulary or 0)
+    return sessions.described_data(known.shape, classes, known.vocabulary or 0)
 
 
 def _file_problems(known: argparse.Namespace) -> Iterable[str]:

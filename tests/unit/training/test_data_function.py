@@ -11,15 +11,19 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.data_set import open_function
 from tpu_training.data.function import load_function, seed_of
 from tpu_training.data.inspection import blame_data
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.errors import DataError, InputError
-from tpu_training.job.run import python_in, refuse_unrepeatable, trace
+from tpu_training.job.job import Job
+from tpu_training.job.run import connect_and_open, python_in, refuse_unrepeatable, trace
 from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
     from tpu_training.data.data_set import DataSet
 
 EXAMPLES, BATCH = 23, 6
@@ -194,6 +198,18 @@ def failed(data: DataSet, params: Params = PARAMS) -> DataError:
     with pytest.raises(DataError) as told:
         blame_data(data, caught.value)
     return told.value
+
+
+def test_a_long_count_of_a_function_s_examples_is_progress(
+    tmp_path: Path, one_device: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the hang timer would end the job before its first step."""
+    monkeypatch.setattr("tpu_training.data.function._BATCH", 10)
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+    path, beats = write(tmp_path), list[str]()
+    job = Job("train", None, None, None, path, str(tmp_path), load_model("mnist_cnn"), PARAMS)
+    connect_and_open(NoTpu(), Wait(), job, alive=lambda: beats.append("alive"))
+    assert len(beats) == 4, "23 and 7 examples"
 
 
 def test_an_epoch_that_ends_early_is_reported_with_the_line(tmp_path: Path) -> None:

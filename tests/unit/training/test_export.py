@@ -153,6 +153,20 @@ def test_the_best_evaluation_s_checkpoint_can_be_exported_instead_of_the_newest(
     assert best.checkpoint.endswith(f"-{best.step}")
 
 
+def test_a_best_checkpoint_that_no_evaluation_chose_is_refused_with_what_there_is(
+    digits_model: Path, tmp_path: Path
+) -> None:
+    for name in ("checkpoints", "model.json"):
+        (tmp_path / name).symlink_to(digits_model / name)
+    newest = re.escape(tpu_training.load(str(tmp_path)).checkpoint)
+    words = (
+        rf"contains no best checkpoint, .* but the newest, {newest}; omit --best \(best=True\) .*, "
+        "or train with such a split, as --validation_fraction="
+    )
+    with pytest.raises(InputError, match=words):
+        tpu_training.load(str(tmp_path), best=True)
+
+
 def test_invalid_options_are_refused_before_loading(
     digits_model: Path, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from tpu_training.errors import CheckpointError, InputError
 from tpu_training.loop.optimizers import choose_variables
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import create_train_loop
-from tpu_training.models.layers import Conv2D, Dense
+from tpu_training.models.layers import Conv2D, Dense, Embedding
 from tpu_training.models.model import create_model, variable_paths
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import load_model
@@ -242,6 +242,22 @@ def test_the_map_of_bert_names_what_is_not_there(
     other = _write_h5(tmp_path, {"a/kernel": np.ones((4, 3))})
     with pytest.raises(InputError, match=r"embeddings/word_embeddings/weight.* the file has a/k"):
         load_initial_weights(one_device, Params(init_from=other, init_map="bert"), create_bert())
+
+
+def test_a_table_with_a_row_more_for_padding_takes_all_that_the_file_has(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    """As GPT-2's tokenizer needs, which has no padding; two rows more are another vocabulary's."""
+    given = {"tokens/table": np.ones((5, 2), np.float32), "places/table": np.ones((3, 2))}
+    path = _write_checkpoint(tmp_path, given)
+    model = tf.Module()
+    model.tokens, model.places = Embedding(6, 2, seed=1), Embedding(5, 2, seed=2)
+    last = model.tokens.table.numpy()[-1:]
+    loaded = load_initial_weights(one_device, Params(init_from=path), model)
+    assert loaded
+    assert loaded.fresh == {"places/table": "here (5, 2), there (3, 2)"}
+    expected = np.concatenate([given["tokens/table"], last])
+    np.testing.assert_array_equal(model.tokens.table.numpy(), expected)
 
 
 KERAS = """

@@ -184,6 +184,34 @@ def test_a_range_of_steps_is_profiled_in_whole_loops_and_a_signal_profiles_more(
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
+def test_a_program_s_own_handler_of_the_profile_s_signal_stays() -> None:
+    heard = list[int]()
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        own = signal.getsignal(signal.SIGUSR1)
+        capture = ProfileCapture("logs", (), None)
+        capture.start(0)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        capture.before_loop(10, report(10))
+        capture.close()
+        assert heard == [signal.SIGUSR1]
+        assert signal.getsignal(signal.SIGUSR1) == own
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_profile_that_cannot_be_ended_leaves_no_handler_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    capture = ProfileCapture("logs", (), (1, 5), lambda *_: None)
+    monkeypatch.setattr("tensorflow.profiler.experimental.start", lambda _: None)
+    capture.start(0)
+    with pytest.raises(tf.errors.UnavailableError):
+        capture.close()
+    assert signal.getsignal(signal.SIGUSR1) == before
+
+
 def test_steps_that_an_earlier_start_has_done_are_not_profiled_again() -> None:
     calls: list[Any] = []
     capture = ProfileCapture("logs", ("a.b:1",), (100, 120), lambda *given: calls.append(given))

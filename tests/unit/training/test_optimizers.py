@@ -14,11 +14,12 @@ from tpu_training.checkpoints.model_description import describe_model
 from tpu_training.loop.optimizers import (
     Choice,
     choose_variables,
+    compiled_optimizer,
     create_optimizer,
     create_schedule,
 )
 from tpu_training.models.model import create_model
-from tpu_training.models.params import Params, build_params
+from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
 
@@ -149,6 +150,69 @@ def test_an_optimizer_does_what_that_of_keras_does(one_device: Cluster, name: st
         mine.apply(gradients, tf.constant(step, tf.int64))
     for variable, expected in zip(variables, theirs, strict=True):
         assert variable.numpy() == pytest.approx(expected.numpy(), rel=1e-4)
+
+
+def lamb(weights: Array, decay: float) -> Array:
+    """Algorithm 2 of arXiv:1904.00962 without decay; Keras' decay is outside of the trust ratio."""
+    first, second = np.zeros_like(weights), np.zeros_like(weights)
+    for step in range(1, STEPS + 1):
+        gradient = slope(weights)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        mean, square = first / (1 - 0.9**step), second / (1 - 0.999**step)
+        weights = weights * (1 - RATE * decay)
+        change = mean / (np.sqrt(square) + 1e-7)
+        trust = np.linalg.norm(weights) / np.linalg.norm(change)
+        weights = weights - RATE * trust * change
+    return weights
+
+
+def adafactor(weights: Array, decay: float) -> Array:
+    """Algorithms 4 and 5 of arXiv:1804.04235, with the rate as an upper bound."""
+    rows = columns = second = np.zeros(())
+    for step in range(1, STEPS + 1):
+        gradient = slope(weights)
+        weights = weights * (1 - RATE * decay)
+        square, kept = gradient**2 + 1e-30, 1 - step**-0.8
+        second = kept * second + (1 - kept) * square
+        if weights.ndim > 1:
+            rows = kept * rows + (1 - kept) * square.sum(axis=1)
+            columns = kept * columns + (1 - kept) * square.sum(axis=0)
+            second = np.outer(rows, columns) / rows.sum()
+        change = gradient / np.sqrt(second)
+        change /= max(1.0, np.sqrt(np.mean(change**2)))
+        size = max(1e-3, np.sqrt(np.mean(weights**2)))
+        weights = weights - size * min(RATE, step**-0.5) * change
+    return weights
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+@pytest.mark.parametrize(("name", "reference"), [("Lamb", lamb), ("Adafactor", adafactor)])
+def test_an_optimizer_of_keras_follows_its_paper_in_the_loop(
+    one_device: Cluster, name: str, reference: Callable[[Array, float], Array], decay: float
+) -> None:
+    keras = tf.keras
+    if not hasattr(keras.optimizers, name) or not hasattr(keras, "Variable"):
+        pytest.skip(f"this Keras has no {name}")
+
+    def compiled(*_: object) -> Any:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+        model.compile(getattr(keras.optimizers, name)(RATE, weight_decay=decay or None))
+        return model
+
+    definition = ModelDefinition("k", KerasParams, compiled, own=True)
+    params, spec = KerasParams(precision="float32"), DataSpec("array", (2,), "float32", 2)
+    model = create_model(definition, params, spec, 0)
+    chosen = choose_variables(params, model).trained
+    offsets, weights = sorted(chosen, key=lambda variable: variable.shape.rank)
+    weights.assign(START)
+    offsets.assign(BIAS)
+    optimizer = compiled_optimizer(params, model, [weights, offsets])
+    assert optimizer
+    for step in range(STEPS):
+        optimizer.apply([slope(weights), slope(offsets)], tf.constant(step, tf.int64))
+    assert weights.numpy() == pytest.approx(reference(START, decay), rel=1e-4)
+    assert offsets.numpy() == pytest.approx(reference(BIAS, decay), rel=1e-4)
 
 
 def keras_text_model(*_: object) -> Any:

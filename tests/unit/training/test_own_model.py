@@ -175,6 +175,8 @@ def test_an_exception_while_tracing_a_step_names_its_line(
             "sizes: tuple = base.param((1, 2), 'of layers')",
             "sizes: its type tuple doesn't fit a command line; expected bool, int, float, str, one",
         ),
+        ("depth: 'itn' = base.param(3, 'x')", "depth: NameError: name 'itn' is not defined"),
+        ("depth: 'int | ' = base.param(3, 'x')", "depth: SyntaxError: "),
         ("depth: int = base.param('a', 'x')", "depth: its default 'a': expected a whole number"),
         ("depth: int = base.param(9, 'x', 1, 5)", "depth: its default 9: must be at most 5"),
     ],

@@ -247,7 +247,7 @@ def test_a_tokenizer_goes_with_the_model_which_then_takes_texts(
     texts = {"train": (TEXTS, labels), "test": (TEXTS, labels)}
     tpu_training.write_data(data, **texts, text_length=16, vocabulary=file)  # type: ignore[arg-type]
     small = {"hidden_size": 8, "layers": 1, "heads": 2}
-    on(one_device, model="bert", data=data, params=small, model_dir=results, epochs=1)
+    result = on(one_device, model="bert", data=data, params=small, model_dir=results, epochs=1)
     export = ["export", f"--model-dir={results}", f"--output={tmp_path}/exported"]
     assert main(export) == 0
     (kept,) = tmp_path.glob("exported/*/assets.extra/tokenizer.json")
@@ -263,6 +263,8 @@ def test_a_tokenizer_goes_with_the_model_which_then_takes_texts(
     for given in (few, of_strings):
         found = tpu_training.predict(model, given)["probabilities"]
         np.testing.assert_allclose(found, told, rtol=1e-5)
+        found = tpu_training.predict(result, given)["probabilities"]
+        np.testing.assert_allclose(found, told, rtol=1e-4)
     assert tpu_training.evaluate(model, (filled, labels[:5]))["loss"] > 0
     (Path(data) / "tokenizer.json").unlink()
     with pytest.raises(tpu_training.TrainingError, match=r"tokenizer\.json is missing; copy"):
@@ -331,6 +333,28 @@ def test_a_model_with_fewer_tokens_than_the_tokenizer_is_refused(
     words = r"tokenizer has 19 tokens, but the model's embedding 10; convert the texts with the mod"
     with pytest.raises(tpu_training.TrainingError, match=words):
         on(one_device, model=create_model, data=packed, task="causal_lm", model_dir=str(tmp_path))
+
+
+@KERAS
+def test_a_model_without_a_row_for_the_padding_of_gpt2_s_tokenizer_is_told_so(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    pytest.importorskip("tokenizers")
+    data = convert(tmp_path, f"--vocabulary={TOKENIZERS['gpt2'][0](tmp_path)}")
+    padding = open_data(data).manifest.spec.padding
+
+    def create_model(spec: Any) -> Any:
+        import keras
+
+        inputs = keras.Input(spec.shape, dtype="int32")
+        x = keras.layers.Embedding(padding, 4)(inputs)
+        return keras.Model(inputs, keras.layers.Dense(spec.vocabulary)(x))
+
+    words = (
+        rf"has {padding} tokens and none for padding, whose id is {padding}; give .* one more than"
+    )
+    with pytest.raises(tpu_training.TrainingError, match=words):
+        on(one_device, model=create_model, data=data, task="causal_lm", model_dir=f"{tmp_path}/m")
 
 
 def test_no_beginning_of_a_text_is_hidden_or_drawn(packed: str, one_device: Cluster) -> None:

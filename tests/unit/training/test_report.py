@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tpu_training.data.data_set import open_data
+from tpu_training.job.job import Job
+from tpu_training.job.run import Metrics
+from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
 from tpu_training.monitoring.measurements import write_report
 from tpu_training.monitoring.summaries import Summaries, read_series
 
@@ -33,6 +40,28 @@ def test_a_report_has_results_curves_classes_and_parameters(digits_model: Path) 
     assert content["seconds"]["compute"] > 0
     assert 0 < content["goodput"]["goodput"] < 1
     assert (content["format"], content["cost_note"], content["problems"]) == (1, "", [])
+
+
+def test_the_table_of_classes_goes_with_the_weights_and_the_classes_that_it_counted(
+    digits: Path, digits_model: Path, one_device: Cluster, tmp_path: Path
+) -> None:
+    """What trains without a test has no table of its own."""
+    job = Job("train", None, None, None, "", "", load_model("mnist_cnn"), Params())
+    data = open_data(str(digits))
+    names = [str(number) for number in range(10)]
+    steps = json.loads((digits_model / "metrics.json").read_text())["steps"]
+    for after, named, stays in (
+        (steps, names, True),
+        (steps + 1, names, False),
+        (steps, [*reversed(names)], False),
+    ):
+        for name in ("metrics.json", "classes.json"):
+            shutil.copy(digits_model / name, tmp_path / name)
+        manifest = dataclasses.replace(data.manifest, class_names=tuple(named))
+        metrics = Metrics(one_device, job, dataclasses.replace(data, manifest=manifest))
+        metrics.values["steps"] = after
+        metrics.write(str(tmp_path))
+        assert (tmp_path / "classes.json").exists() == stays
 
 
 def test_a_report_says_what_the_machines_keep_costing_if_the_environment_does(

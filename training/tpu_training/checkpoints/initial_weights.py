@@ -54,6 +54,10 @@ _BERT_MAP = (
     "encoder/layer/*/output/LayerNorm/bias=layers/*/feed_forward_norm/offset"
 )
 
+# What tables of a row for each token or place are called, here and in Keras.
+_TABLES = ("table", "embeddings")
+
+
 # A replacement for names of the file that match a pattern.
 _Rule = tuple[str, "re.Pattern[str]", str]
 Array = npt.NDArray[Any]
@@ -122,6 +126,9 @@ def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loade
         for name in matched:
             value, order = weights[name].read(), _order(name, weights[name])
             value = np.transpose(value, order) if order else value
+            if len(value.shape) and len(value) < variables[name].shape[0]:
+                logger.info("init: %s has a row more, which keeps its first values", name)
+                value = np.concatenate([value, variables[name].numpy()[len(value) :]])
             variables[name].assign(value.astype(variables[name].dtype.as_numpy_dtype))
     unused = sorted(theirs for theirs in stored if mapped.get(theirs) not in variables)
     return Loaded(matched, fresh, unused)
@@ -168,7 +175,9 @@ def _misfit(name: str, variable: tf.Variable, weights: Mapping[str, Stored]) -> 
     stored, shape = weights[name], tuple(variable.shape)
     order = _order(name, stored) or range(len(stored.shape))
     found = tuple(stored.shape[axis] for axis in order)
-    return "" if found == shape else f"here {shape}, there {found}"
+    # A tokenizer's padding may be the id after those that the weights were trained with.
+    one_more = name.endswith(_TABLES) and found == (shape[0] - 1, *shape[1:])
+    return "" if found == shape or one_more else f"here {shape}, there {found}"
 
 
 def _order(name: str, stored: Stored) -> tuple[int, ...] | None:

@@ -114,26 +114,32 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
             ) from error
 
 
-def open_given(data: str, seed: int) -> DataSet:
+def open_given(data: str, seed: int, alive: Callable[[], None] = lambda: None) -> DataSet:
     """Return the dataset that --data names: of a function in a file, or in a directory."""
-    return open_function(data, seed) if manifests.is_function(data) else open_data(data)
+    return open_function(data, seed, alive) if manifests.is_function(data) else open_data(data)
 
 
-def open_function(path: str, seed: int) -> DataSet:
+def open_function(path: str, seed: int, alive: Callable[[], None] = lambda: None) -> DataSet:
     """Return the dataset of the function in the file `path`, each split as if it were one file.
+
+    `alive` is called now and then while its examples are counted.
 
     Raises:
         InputError: The function fails, or its examples can't be trained on; with FILE:LINE.
     """
     name = path.rpartition("/")[2].removesuffix(".py")
-    return of_function(functions.load_function(path, "data"), name, seed, path)
+    return of_function(functions.load_function(path, "data"), name, seed, path, alive)
 
 
 def of_function(
-    function: functions.DataFunction, name: str, seed: int, directory: str = ""
+    function: functions.DataFunction,
+    name: str,
+    seed: int,
+    directory: str = "",
+    alive: Callable[[], None] = lambda: None,
 ) -> DataSet:
     """Return the dataset called `name` of a data function. Raises as `open_function`."""
-    live = functions.look(function, functions.seed_of(seed, 0))
+    live = functions.look(function, functions.seed_of(seed, 0), alive)
     splits = {
         split: manifests.Split(count, (manifests.DataFile(split, count, 0, ""),))
         for split, count in live.examples.items()

@@ -261,8 +261,10 @@ def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
 # how many there are and how many classes.
 
 
-def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
-    """Call `function` for all splits and look at their examples.
+def look(
+    function: DataFunction, seed: int | tf.Tensor, alive: Callable[[], None] = lambda: None
+) -> LiveFunction:
+    """Call `function` for all splits and look at their examples; call `alive` now and then.
 
     Raises:
         InputError: The function fails; or, a DataError, its examples can't be trained on. The
@@ -285,7 +287,7 @@ def look(function: DataFunction, seed: int | tf.Tensor) -> LiveFunction:
     highest = -1, -1
     for split, part in rows.items():
         place = f"{function.place}: split {split}"
-        counts[split], *tops = _tops(part, encoding, spec, function, place)
+        counts[split], *tops = _tops(part, encoding, spec, function, place, alive)
         highest = max(highest[0], tops[0]), max(highest[1], tops[1])
     names = function.class_names
     classes = spec.classes or len(names) or 1 + highest[0]
@@ -417,7 +419,12 @@ def in_words(spec: specs.DataSpec) -> str:
 
 
 def _tops(
-    rows: tf.data.Dataset, encoding: str, spec: specs.DataSpec, function: DataFunction, place: str
+    rows: tf.data.Dataset,
+    encoding: str,
+    spec: specs.DataSpec,
+    function: DataFunction,
+    place: str,
+    alive: Callable[[], None],
 ) -> tuple[int, int, int]:
     """Count the examples, and find the highest class and token where nothing else says them."""
     counted = (specs.LABELS, specs.NUMBERS, specs.NOTHING, specs.SEVERAL)
@@ -439,6 +446,7 @@ def _tops(
     tops, examples = [(-1, -1)], 0
     with _named(place):
         for classes, tokens in rows.map(highest).batch(_BATCH).as_numpy_iterator():
+            alive()
             examples += len(classes)
             tops.append((int(classes.max()), int(tokens.max())))
     return (examples, *np.max(tops, axis=0).tolist())

@@ -78,7 +78,7 @@ def run_on(
     # A TPU that is being created may take all tries; that is no hang.
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
-    cluster, job, data = connect_and_open(workers, wait, job, connecting)
+    cluster, job, data = connect_and_open(workers, wait, job, connecting, hang_timer.reset)
     # Only the cluster knows among how many replicas a batch must divide.
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
@@ -236,9 +236,8 @@ class Trainer:
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
-        names, tokens = self._data.manifest.class_names, self._data.manifest.vocabulary
+        names, (tokens, content) = self._data.manifest.class_names, self._vocabulary()
         if tokens:
-            content = files.read_bytes(f"{self._data.directory}/{tokens}")
             files.write_bytes(f"{job.model_dir.rstrip('/')}/{tokens}", content)
         model_description.describe_model(
             job.model, job.params, self._spec, job.data, names, tokens
@@ -323,9 +322,13 @@ class Trainer:
         made = (cluster, job.params, state, self._spec)
         evaluate = functools.partial(evaluate_given, *made)
         history = self._monitor.history.rows
-        return Result(
-            summary, values, history, state.model, job.model_dir, create_prediction(*made), evaluate
-        )
+        predict = create_prediction(*made, self._vocabulary())
+        return Result(summary, values, history, state.model, job.model_dir, predict, evaluate)
+
+    def _vocabulary(self) -> tuple[str, bytes]:
+        """Return the name and content of the tokenizer's file, for texts."""
+        name = self._data.manifest.vocabulary
+        return name, files.read_bytes(f"{self._data.directory}/{name}") if name else b""
 
 
 def _loops_of(
@@ -393,28 +396,33 @@ class Metrics:
 
     def write(self, model_dir: str) -> tuple[str, dict[str, Any]]:
         """Merge the values into the file of an earlier run; return a summary line and them."""
-        path = f"{model_dir}/metrics.json"
+        path, table = f"{model_dir}/metrics.json", f"{model_dir}/classes.json"
         # An evaluation alone must not lose the figures of the training before it.
-        had = files.read_json(path)
+        had, counted = files.read_json(path), files.read_json(table)
         # But those of other weights are not the figures of these.
         if self.values.get("steps", had.get("steps")) != had.get("steps"):
             had = {}
+        names = counted.get("class_names", [])
         merged = {**had, "format": _FORMAT, **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
         if self._confusion:
-            names = self._class_names or range(len(self._confusion))
             content = {
                 "format": _FORMAT,
-                "class_names": [str(name) for name in names],
+                "class_names": self._names(len(self._confusion)),
                 "confusion": self._confusion,
             }
-            files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
+            files.write_text(table, json.dumps(content) + "\n")
+        elif counted and not (had and self._names(len(names)) == names):
+            tf.io.gfile.remove(table)
         splits = (manifest.TEST, manifest.VALIDATION)
         metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
         shown = [
             f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
         ]
         return " ".join([*shown, f"metrics={path}"]), merged
+
+    def _names(self, classes: int) -> list[str]:
+        return [str(name) for name in self._class_names or range(classes)]
 
 
 def _short(value: object) -> str:
@@ -493,10 +501,12 @@ def connect_and_open(
     wait: Wait,
     job: Job,
     connecting: AbstractContextManager[object] | None = None,
+    alive: Callable[[], None] = lambda: None,
 ) -> tuple[Cluster, Job, data_set.DataSet]:
     """Connect to `workers`, within `connecting`; open the data of `job`, less what it holds out.
 
-    Files are looked at before any waiting. A function runs TensorFlow, which must know the devices.
+    `alive` is called while the examples of a function are counted, which may take long. Files are
+    looked at before any waiting. A function runs TensorFlow, which must know the devices.
 
     Raises:
         InputError: The data is unusable, or the workers can't read it.
@@ -508,7 +518,7 @@ def connect_and_open(
         cluster = connect_jax(devices) if on_jax else connect(workers, wait, devices)
     # The look at examples runs here, where a user's Python is, and not on a worker.
     with tf.device(cluster.this_process):
-        job, data = opened or _open(job)
+        job, data = opened or _open(job, alive)
     if data.function:
         _check_function(data.function, job, cluster)
     else:
@@ -516,14 +526,14 @@ def connect_and_open(
     return cluster, job, data
 
 
-def _open(job: Job) -> tuple[Job, data_set.DataSet]:
+def _open(job: Job, alive: Callable[[], None] = lambda: None) -> tuple[Job, data_set.DataSet]:
     if job.given and (directory := conversion.write_given(job.given, job.model_dir)):
         job = dataclasses.replace(job, data=directory, given=None)
     if job.given is not None:
         function = data_set.given_function(job.given)
-        data = data_set.of_function(function, job.data, job.params.seed)
+        data = data_set.of_function(function, job.data, job.params.seed, alive=alive)
     else:
-        data = data_set.open_given(job.data, job.params.seed)
+        data = data_set.open_given(job.data, job.params.seed, alive)
     tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
     if job.mode == "evaluate":
         data.manifest.split(manifest.TEST)
@@ -533,7 +543,12 @@ def _open(job: Job) -> tuple[Job, data_set.DataSet]:
 
 
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
-    """Refuse a function that the workers can't run, or that a resumed job can't continue."""
+    """Refuse a function that the workers or the job can't use, or a resumed job can't continue."""
+    if live.weighted and job.trains and (job.params.mixup or job.params.cutmix):
+        raise errors.InputError(
+            f"{live.function.place}: yields weights, but --mixup and --cutmix mix two examples, "
+            "whose weights may differ; omit them, or the weights"
+        )
     for split in live.examples:
         graph = trace(live.function, split)
         python = python_in(graph, live.function.place)

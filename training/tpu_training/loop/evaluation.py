@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import data_set, function, manifest, pipeline
+from tpu_training.data import conversion, data_set, function, manifest, pipeline
 from tpu_training.errors import DataError, InputError
 from tpu_training.loop import graph, train
 from tpu_training.loop.state import ModelState, Tables, averaged
@@ -249,11 +249,16 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def create_prediction(
-    cluster: Cluster, params: Params, state: ModelState, spec: DataSpec
+    cluster: Cluster,
+    params: Params,
+    state: ModelState,
+    spec: DataSpec,
+    vocabulary: tuple[str, bytes],
 ) -> Predict:
     """Return a function that gives the task's predictions for features of the data's `spec`.
 
-    They pass through what an evaluation's pass through, in batches of at most its size.
+    Texts become ids by the tokenizer whose file's name and content are `vocabulary`. All pass
+    through what an evaluation's pass through, in batches of at most its size.
 
     Raises:
         InputError: The features have another shape or type than the data's.
@@ -269,7 +274,7 @@ def create_prediction(
     compiled = tf.function(lambda rows: cluster.strategy.run(replica, (rows,)), autograph=False)
 
     def predict(features: Any) -> dict[str, Any]:
-        given = features_of(features, spec)
+        given = features_of(ids_of(features, spec, vocabulary), spec)
         count = len(tf.nest.flatten(given)[0])
         # Of few sizes, as each is compiled.
         wanted = -(-count // cluster.replicas)
@@ -287,6 +292,20 @@ def create_prediction(
         return {name: values[:count] for name, values in joined(found).items()}
 
     return predict
+
+
+def ids_of(given: Any, spec: DataSpec, vocabulary: tuple[str, bytes]) -> Any:
+    """Return the ids of texts, as in the training, and anything else as it is."""
+    if spec.kind != "text" or np.asarray(given).dtype.kind not in "SUO":
+        return given
+    try:
+        tokenizer = conversion.tokenizer_of(*vocabulary)
+    except ValueError as error:
+        raise InputError(
+            f"features: are texts, but the model's vocabulary {error}; pass token ids"
+        ) from error
+    texts = map(tf.compat.as_text, np.ravel(given))
+    return np.array([tokenizer.encode(text, spec.shape[0]) for text in texts], np.int32)
 
 
 def features_of(given: Any, spec: DataSpec) -> Any:

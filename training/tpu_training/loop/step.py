@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tpu_training.errors import InputError
 from tpu_training.loop.graph import repeat
 from tpu_training.loop.state import TrainState, derive_seed
 from tpu_training.models.params import Params
@@ -172,11 +171,6 @@ def _create_part(
             mine = tf.nest.map_structure(lambda each: each[part], features)
             targets, weights = split_weights(tf.nest.map_structure(lambda x: x[part], labels))
             batch = state.prepare(mine, targets, True)
-            if state.mix and tf.is_tensor(weights):
-                raise InputError(
-                    "--mixup and --cutmix mix two examples, whose weights may differ; omit them, "
-                    "or the weights"
-                )
             if state.own_step:
                 losses, outputs = state.own_step(state.model, batch, context)
                 targets = batch[1]

@@ -397,7 +397,13 @@ def _token_problems(model: Any, spec: DataSpec) -> Iterator[str]:
 
     layers = model._flatten_layers()
     rows = [each.input_dim for each in layers if isinstance(each, keras.layers.Embedding)]
-    if spec.kind == "text" and max(rows, default=math.inf) < spec.vocabulary:
+    if spec.kind == "text" and max(rows, default=math.inf) == spec.padding == spec.vocabulary - 1:
+        yield (
+            f"the data's tokenizer has {spec.padding:,} tokens and none for padding, whose id is "
+            f"{spec.padding:,}; give the model's embedding spec.vocabulary rows, one more than "
+            "the weights that belong to the tokenizer (--init_from fills the others)"
+        )
+    elif spec.kind == "text" and max(rows, default=math.inf) < spec.vocabulary:
         yield (
             f"the data's tokenizer has {spec.vocabulary:,} tokens, but the model's embedding "
             f"{max(rows):,}; convert the texts with the model's own tokenizer, or widen it"

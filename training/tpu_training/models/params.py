@@ -9,10 +9,11 @@ import inspect
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from tpu_training.errors import InputError, ParamsError
@@ -265,7 +266,7 @@ def build_params(
     values: dict[str, Any] = {}
     sources = [(f"{name} (in --config)", name, value) for name, value in config.items()]
     sources += [(f"--{name}", name, value) for name, value in overrides]
-    types = get_type_hints(kind)
+    types = _types(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for label, written, value in sources:
         name = str(written).replace("-", "_")
@@ -403,13 +404,33 @@ def remat_param() -> Any:
 
 
 def field_problems(kind: type[Params]) -> list[str]:
-    """Return `LINE: problem` for each field of `kind` that is no parameter."""
-    types = get_type_hints(kind)
+    """Return `LINE: problem` for each field of `kind` that is no parameter.
+
+    Raises:
+        ParamsError: The types of some are no types.
+    """
+    types = _types(kind)
     return [
         f"{_line(kind, field.name)}: {field.name}: {problem}"
         for field in dataclasses.fields(kind)
         if (problem := _problem(field, types[field.name]))
     ]
+
+
+def _types(kind: type[Params]) -> dict[str, Any]:
+    """Return the types of the fields. Raises ParamsError with FILE:LINE of those that are none."""
+    types, problems = dict[str, Any](), list[str]()
+    for field in dataclasses.fields(kind):
+        owner = _owner(kind, field.name)
+        one = SimpleNamespace(__annotations__={field.name: owner.__annotations__[field.name]})
+        try:
+            types |= get_type_hints(one, {**vars(owner), **vars(sys.modules[owner.__module__])})
+        except Exception as error:  # It is the user's code.
+            place = f"{inspect.getsourcefile(owner)}:{_line(kind, field.name)}"
+            problems.append(f"{place}: {field.name}: {type(error).__name__}: {error}")
+    if problems:
+        raise ParamsError(problems)
+    return types
 
 
 def _problem(field: dataclasses.Field[Any], kind: type) -> str:
@@ -439,10 +460,14 @@ def _declared(kind: type) -> Iterable[str]:
     return names
 
 
+def _owner(kind: type, name: str) -> type:
+    """Return the class or base class that declares `name`."""
+    return next(each for each in kind.__mro__ if name in _declared(each))
+
+
 def _line(kind: type, name: str) -> int:
-    """Return the line of the class or base class that declares `name`."""
-    (owner, *_) = (each for each in kind.__mro__ if name in _declared(each))
-    lines, first = inspect.getsourcelines(owner)
+    """Return the line that declares `name`."""
+    lines, first = inspect.getsourcelines(_owner(kind, name))
     return first + next((n for n, line in enumerate(lines) if re.match(rf"\s+{name}\s*:", line)), 0)
 
 

@@ -342,8 +342,9 @@ class ProfileCapture(Callback):
         self._previous: signal._HANDLER = None
 
     def start(self, step: int) -> None:
-        """Handle SIGUSR1; begin at once if the first loop is requested."""
-        if threading.current_thread() is threading.main_thread():
+        """Handle SIGUSR1 if nothing else does; begin at once if the first loop is requested."""
+        free = signal.getsignal(signal.SIGUSR1) in (signal.SIG_DFL, signal.SIG_IGN)
+        if free and threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGUSR1, self._request)
         if self._next and step >= self._next[1]:
             self._next = None  # An earlier start has done them.
@@ -361,10 +362,10 @@ class ProfileCapture(Callback):
 
     def close(self) -> None:
         """End a running capture."""
-        if self._until is not None:
-            self._end(self._until)
         if self._previous is not None:
             signal.signal(signal.SIGUSR1, self._previous)
+        if self._until is not None:
+            self._end(self._until)
 
     def _request(self, _signal: int, _frame: FrameType | None) -> None:
         self._requested = True

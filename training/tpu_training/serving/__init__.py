@@ -1,1 +1,4 @@
 """Export a trained model, and predict with what was exported."""
+
+EXPORTED = ("saved_model", "tflite")
+"""What `export` writes."""

@@ -14,7 +14,7 @@ from tpu_training import errors, tasks
 from tpu_training.checkpoints import model_description, reader
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import conversion, data_set, files, pipeline
+from tpu_training.data import data_set, files, pipeline
 from tpu_training.loop import evaluation
 from tpu_training.loop.optimizers import choose_variables
 from tpu_training.loop.state import ModelState, create_model_state, derive_seed
@@ -88,7 +88,7 @@ class RestoredModel:
         `features` may also be a dataset's place: then of its test split.
         """
         if not isinstance(features, str):
-            return self._predict(self._ids(features))
+            return self._predict(features)
         data = data_set.open_given(features, self.params.seed)
         batches = test_examples(data, self.params, self.params.evaluation_batch_size)
         return evaluation.joined([self._predict(each.features) for each in batches])
@@ -96,21 +96,7 @@ class RestoredModel:
     @cached_property
     def _predict(self) -> evaluation.Predict:
         made = (this_machine(), self.params, self._state, self.description.spec)
-        return evaluation.create_prediction(*made)
-
-    def _ids(self, features: Any) -> Any:
-        """Return the ids of texts, as in the training, and anything else as it is."""
-        spec = self.description.spec
-        if spec.kind != "text" or np.asarray(features).dtype.kind not in "SUO":
-            return features
-        try:
-            tokenizer = conversion.tokenizer_of(*self.vocabulary)
-        except ValueError as error:
-            raise errors.InputError(
-                f"features: are texts, but the model's vocabulary {error}; pass token ids"
-            ) from error
-        texts = map(tf.compat.as_text, np.ravel(features))
-        return np.array([tokenizer.encode(text, spec.shape[0]) for text in texts], np.int32)
+        return evaluation.create_prediction(*made, self.vocabulary)
 
     @cached_property
     def _state(self) -> ModelState:
@@ -146,10 +132,7 @@ def restore_model(
         load_initial_weights(this_machine(), params, module)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = reader.without(tf.train.Checkpoint(model=module, step=step), unsaved)
-    path = reader.newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
-    if path is None:
-        what = "no best checkpoint" if best else "no checkpoint"
-        raise errors.InputError(f"--model-dir={model_dir}: contains {what}; train first")
+    path = _checkpoint(model_dir, best)
     reader.refuse_another_base(path, reader.digest_of(unsaved))
     reader.restore(checkpoint, path, this_machine().this_process)
     reader.restore_averages(module, path)
@@ -158,6 +141,22 @@ def restore_model(
     tokens = (name, files.read_bytes(f"{model_dir.rstrip('/')}/{name}") if name else b"")
     made = (module, definition, task, description, params, path, int(step.numpy()))
     return RestoredModel(*made, tokens)
+
+
+def _checkpoint(model_dir: str, best: bool) -> str:
+    """Return the path of the newest checkpoint, or of the best one. Raises InputError."""
+    folder = model_dir.rstrip("/")
+    path = reader.newest_whole(f"{folder}/{'best' if best else 'checkpoints'}")
+    if path:
+        return path
+    newest = best and reader.newest_whole(f"{folder}/checkpoints")
+    if not newest:
+        raise errors.InputError(f"--model-dir={model_dir}: contains no checkpoint; train first")
+    raise errors.InputError(
+        f"--model-dir={model_dir}: contains no best checkpoint, which evaluations of a validation "
+        f"split choose, but the newest, {newest}; omit --best (best=True) to take that one, or "
+        "train with such a split, as --validation_fraction=0.1 makes one"
+    )
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,12 @@ def identity(definition: registry.ModelDefinition) -> dict[str, str]:
     return {"task": hashlib.sha256(Path(task.file).read_bytes()).hexdigest()}
 
 
+def makes_targets(definition: registry.ModelDefinition) -> bool:
+    """Return whether the task makes its targets itself, whatever the dataset holds."""
+    task = definition.task
+    return task.any_targets if isinstance(task, specs.Task) else task in LANGUAGE_MODELS
+
+
 def check_targets(definition: registry.ModelDefinition, spec: specs.DataSpec) -> None:
     """Raise InputError if the dataset does not hold what the task needs; loads nothing."""
     task = definition.task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import io
 import json
@@ -383,9 +384,30 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
     assert [path.name for path in session.cache_folder().iterdir()] == ["key.json"]
 
 
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_the_vocabulary_says_how_many_tokens_a_language_model_chooses_among(task: str) -> None:
+    parser, problems = argparse.ArgumentParser(), compile_command.Problems()
+    compile_command.add_compile_arguments(parser)
+    given = ["--model=bert", f"--task={task}", "--shape=128", "--vocabulary=300"]
+    job = compile_command.build_compile_job(
+        argparse.Namespace(**vars(parser.parse_args(given)), rest=[]), [], problems
+    )
+    problems.end()
+    assert job
+    assert job.request.spec == described_data("128", 300, 300).spec
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (
+            ("compile", "--tpu=v3-8", "--model=bert", "--task=causal_lm", "--shape=128"),
+            ["--shape=128 tokens needs the size of the vocabulary"],
+        ),
+        (
+            ("compile", "--tpu=v3-8", "--model=bert", "--shape=128", "--vocabulary=300"),
+            ["--shape=128 needs --classes"],
+        ),
         (RESNET, ["--tpu is required"]),
         (
             (*RESNET, "--tpu=v3_8", "--compare=v9-1"),
