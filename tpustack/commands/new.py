@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -120,16 +121,16 @@ def _copy(made: Path, target: Path) -> None:
     Raises:
         TpustackError: when that fails, for example since the disk is full.
     """
-    was_there = os.path.isdir(target)
+    copies = [target / path.relative_to(made) for path in (made, *made.rglob("*"))]
+    own = [path for path in copies if not os.path.lexists(path)]
     try:
         shutil.copytree(made, target, dirs_exist_ok=True)
-    except OSError as error:
-        if was_there:
-            for path in made.rglob("*"):
-                if not path.is_dir():
-                    (target / path.relative_to(made)).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(target, ignore_errors=True)
+    except BaseException as error:
+        for path in reversed(own):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        if not isinstance(error, OSError):
+            raise
         # Of several files that fail (shutil.Error), the first one's reason.
         why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
         raise TpustackError(
