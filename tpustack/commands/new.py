@@ -22,6 +22,9 @@ from tpustack import project, stacks
 from tpustack.errors import TpustackError, UsageError
 
 TEMPLATE = Path(names.__file__).with_name("template")
+# What `tpustack bootstrap` runs, of the package of that name.
+_PROGRAM = ("Pulumi.yaml", "Pulumi.pipeline.yaml", "__main__.py")
+_BOOTSTRAP = [Path("bootstrap", name) for name in _PROGRAM]
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
 _PLUGIN = "components"
@@ -39,9 +42,10 @@ _DISTRIBUTIONS = ("tpu-stack", "tpu-stack-core", "tpu-stack-training")
 def new_command(folder: Path) -> None:
     """Create a project in DIR (default: the current folder) that needs no clone.
 
-    It has a program, stack files, a workflow for GitHub that checks them, and the installed
-    packages as wheels in dist/. requirements.txt pins those and all that they depend on, by hash.
-    The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud project.
+    It has a program, stack files, workflows for GitHub that check, preview and deploy them, and
+    the installed packages as wheels in dist/. requirements.txt pins those and all that they depend
+    on, by hash. The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud
+    project.
     Existing files are never changed.
     """
     target = folder.resolve()
@@ -85,7 +89,7 @@ def _problems(target: Path) -> Iterator[str]:
     written = {path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*")}
     there = sorted(
         str(path)
-        for path in {*written, Path(_WHEELS)}
+        for path in {*written, *_BOOTSTRAP, Path(_WHEELS)}
         # Links to nothing count, too.
         if "__pycache__" not in path.parts
         and os.path.lexists(target / path)
@@ -100,6 +104,9 @@ def _fill(folder: Path, called: str) -> None:
     """Write a whole project of this name into a folder that is not there yet."""
     # The installer compiles the program there.
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "bootstrap").mkdir()
+    for path in _BOOTSTRAP:
+        shutil.copy(TEMPLATE.parents[1] / path, folder / path)
     definition = folder / "Pulumi.yaml"
     text = definition.read_text(encoding="utf-8").partition(_FOR_PULUMI)[0]
     # Quoted, since a name like 1.10 is a number in YAML.

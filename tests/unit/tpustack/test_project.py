@@ -217,6 +217,21 @@ def test_of_a_new_project_that_cannot_be_written_nothing_is_left(
     assert {path.name for path in tmp_path.rglob("*")} == {"file", "mine", "README.md"}
 
 
+def test_a_new_project_has_its_own_pipeline_and_what_sets_it_up(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "pack", lambda name, output: Path(__file__))
+    made = tmp_path / "mine"
+    assert run("new", str(made)).code == 0
+    with pytest.raises(UsageError, match=r"my-project-dev.* is the example's placeholder"):
+        bootstrap.load("pipeline", made)
+    for name in ("preview", "deploy", "deploy-stack"):
+        path = made / ".github" / "workflows" / f"{name}.yml"
+        assert path.is_file()
+        assert not path.is_symlink()
+    assert (made / ".github" / "actions" / "prepare" / "action.yml").is_file()
+
+
 def test_of_a_new_project_that_is_interrupted_nothing_is_left(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,8 +276,8 @@ def test_the_demo_leaves_a_project_of_the_users_own_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["Pulumi.yaml"]
 
 
-def test_the_pipelines_settings_are_looked_for_in_clones_alone(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it is not a clone of tpu-stack\. Run the command in"):
+def test_a_project_without_the_pipelines_settings_says_where_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Copy that folder from a new project of"):
         bootstrap.load("pipeline", tmp_path)
 
 
