@@ -138,7 +138,8 @@ class Proof:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.plan, self.google = plan, Google(self._noted)
+        # Lists have other people's TPUs, with all that their metadata holds.
+        self.plan, self.google, self._unnoted = plan, Google(self._noted), google
         self._send, self._now, self._sleep = google.exchange, now, sleep
         self.name = f"{NAME}-{os.urandom(4).hex()}"
         self._zone = f"{_TPU}projects/{plan.project}/locations/{plan.zone}"
@@ -234,7 +235,7 @@ class Proof:
         url = f"{_TPU}projects/{self.plan.project}/locations/{zone}/nodes"
         return [
             node
-            for node in self.google.pages(url, "nodes", partial=zone == "-")
+            for node in self._unnoted.pages(url, "nodes", partial=zone == "-")
             if f"/nodes/{NAME}-" in node["name"]
             and node.get("labels", {}).get(NAME, "").isdecimal()
         ]

@@ -266,6 +266,15 @@ def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: Lo
     assert by_name["spot-tpu"][0]["status"] == 200
 
 
+def test_evidence_has_nothing_of_the_other_tpus_in_the_project(cloud: LocalCloud) -> None:
+    nodes = f"tpu.googleapis.com/v2/projects/{DEFAULT_PROJECT}/locations/{ZONE}/nodes"
+    kind = {"acceleratorType": "v5litepod-1", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+    Client(cloud).post(nodes, {**kind, "metadata": {"key": "a-secret"}}, nodeId="theirs")
+    proof = asked(cloud)
+    text = json.dumps(prove.document(proof, proof.entries))  # type: ignore[attr-defined]
+    assert ("theirs" in text, "a-secret" in text) == (False, False)
+
+
 def test_the_catalog_takes_what_the_command_wrote(cloud: LocalCloud, tmp_path: Path) -> None:
     proof = asked(cloud)
     made = prove.document(proof, proof.entries)  # type: ignore[attr-defined]
