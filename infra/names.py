@@ -57,10 +57,20 @@ class Names:
             tuple(f"{self.tpu}-{index}" for index in range(slices)) if slices > 1 else (self.tpu,)
         )
 
+    @staticmethod
+    def machine_of_slice(tpu: str, number: int) -> str:
+        """Return a machine of a slice on Compute Engine; Google numbers them from 001."""
+        return f"{tpu}-{number + 1:03}"
+
     @property
     def vm(self) -> str:
         """The VM."""
         return f"{self.prefix}-vm"
+
+    @property
+    def vm_of_group(self) -> str:
+        """The VM that a managed instance group recreates."""
+        return f"{self.vm}-0"
 
     @property
     def account(self) -> str:

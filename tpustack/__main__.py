@@ -126,7 +126,7 @@ def main() -> None:
 
         toolchain.end_own()
         with contextlib.suppress(OSError):
-            click.echo("interrupted; nothing is left running", err=True)
+            click.echo("interrupted; nothing is left running on this machine", err=True)
         sys.exit(interruption.exit_code)
     sys.exit(code)
 

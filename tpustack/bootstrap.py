@@ -31,8 +31,8 @@ def load(stack: str, project: Path) -> BootstrapSettings:
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
     if not path.parent.is_dir():
         raise UsageError(
-            f"{project} has no bootstrap/ with the pipeline's settings: it is not a clone of "
-            "tpu-stack. Run the command in one"
+            f"{project} has no bootstrap/ with the pipeline's settings. Copy that folder from a "
+            "new project of `tpustack new`"
         )
     if not path.exists():
         names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))

@@ -506,7 +506,7 @@ class ComputeTpu(Tpu):
             name=name,
             project=stack.settings.project,
             zone=stack.settings.zone,
-            # Google numbers the machines from 001, which makes their names known.
+            # A pattern makes their names known (`Names.machine_of_slice`).
             base_instance_name=f"{name}-###",
             versions=[{"instance_template": template.self_link}],
             target_size=whole.hosts,
@@ -522,7 +522,7 @@ class ComputeTpu(Tpu):
             ),
         )
         made: pulumi.Output[str] = group.name
-        self.host = made.apply(lambda name: f"{name}-001")
+        self.host = made.apply(lambda name: stack.names.machine_of_slice(name, 0))
         return made
 
     def _disk(self, whole: Accelerator) -> Any:

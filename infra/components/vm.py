@@ -131,7 +131,7 @@ class InstanceGroup(pulumi.ComponentResource):
         # towards the group's size, which is therefore not set above.
         member = gcp.compute.PerInstanceConfig(
             "instance",
-            name=f"{name}-0",
+            name=stack.names.vm_of_group,
             project=project,
             zone=zone,
             instance_group_manager=manager.name,

@@ -134,6 +134,51 @@ def test_a_project_of_ones_own_goes_up_and_down_in_the_local_cloud_without_a_clo
     assert said.endswith("the local cloud is stopped\n")
 
 
+def test_the_pipeline_of_a_project_of_ones_own_previews_and_deploys_without_a_clone(
+    deploying: Installed, tools: Toolchain, tmp_path: Path
+) -> None:
+    """What its workflows run, for the stack that the local cloud can make."""
+    binaries = (deploying.environment / "bin", tools.bin, os.defpath)
+    said = output(
+        ["bash", "-e", "-o", "pipefail", "-c", PIPELINE],
+        {
+            **toolchain.engine(tools),
+            "PATH": os.pathsep.join(map(str, binaries)),
+            "HOME": str(tmp_path),
+            "LANG": "C.UTF-8",
+            "ENVIRONMENT": str(deploying.environment),
+        },
+        cwd=tmp_path,
+        seconds=600,
+    )
+    assert said.count("\nlocal: changes\n") == 2
+    assert "\ndestroyed\n" in said
+
+
+PIPELINE = r"""
+tpustack new mine
+cd mine
+ln -s "$ENVIRONMENT" .venv
+git init --quiet --initial-branch main
+git config user.email a@b.c
+git config user.name a
+printf 'stacks: [local]\n' >stacks/pipeline.yaml
+git add .
+git commit --quiet --message one
+tpustack local start
+eval "$(tpustack local env --backend)"
+trap 'tpustack local stop' EXIT
+git switch --quiet --create change
+sed -i 's/softDeleteDays: 0/softDeleteDays: 7/' stacks/Pulumi.local.yaml
+git commit --quiet --all --message two
+tpustack ci preview --base main --stack local || [ $? -eq 3 ]
+mv build/ci build/plan
+tpustack ci deploy --stack local --plans build/plan --policies-of main || [ $? -eq 3 ]
+pulumi destroy --stack local --yes --skip-preview >/dev/null
+echo destroyed
+"""
+
+
 @pytest.mark.slow
 def test_the_demo_trains_in_an_empty_folder_without_a_clone(
     installed: Installed, tools: Toolchain, tmp_path: Path
@@ -183,7 +228,8 @@ def test_pulumi_new_makes_the_project_of_tpustack_new_but_for_the_wheels(
     output([*command, "--name", "ours", "--dir", tmp_path / "theirs"], variables, cwd=tmp_path)
     deploying.output("tpustack", "new", tmp_path / "ours")
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-    assert files(theirs) == {name for name in files(ours) if not name.startswith("dist/")} - {
+    made = ("dist/", "bootstrap/")
+    assert files(theirs) == {name for name in files(ours) if not name.startswith(made)} - {
         # It differs from the program's in the paths of the wheels alone.
         "components/requirements.txt"
     }

@@ -180,13 +180,15 @@ def _remember(name: str, entry: str) -> None:
     home = Path.home() / ".ssh"
     (home / _FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
     (home / _FOLDER / name).write_text(entry, encoding="utf-8")
+    # ssh connects to nothing at all while others may write to a file that it includes (readconf.c).
+    (home / _FOLDER / name).chmod(0o600)
     # Often a link into a repository of such files.
-    config, include = (home / "config").resolve(), f"Include {_FOLDER}/*\n"
-    text = config.read_text(encoding="utf-8") if config.exists() else ""
+    config, include = (home / "config").resolve(), f"Include {_FOLDER}/*\n".encode()
+    text = config.read_bytes() if config.exists() else b""
     if include not in text:
         mode = config.stat().st_mode if config.exists() else 0o600
         # First, since after a `Host` it would be part of it.
-        replace_file(config, (include + text).encode())
+        replace_file(config, include + text)
         config.chmod(mode)
 
 
@@ -260,14 +262,15 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
     if not tpu and not settings.is_compute:
         if not settings.has_vm:
             raise errors.UsageError("vm.create is false, so there is no VM. Use --tpu")
-        return Machine(names.vm, project, settings.vm_zone)
+        name = names.vm if settings.vm.instance_group is None else names.vm_of_group
+        return Machine(name, project, settings.vm_zone)
     if settings.is_node:
         raise errors.UsageError(
             "architecture is node: Google lets no one log in to the hosts of a TPU Node. Without "
             "--tpu you get the VM that drives it"
         )
     kind = settings.tpu.accelerator_type
-    shape = Catalog().accelerator(kind)
+    shape = Catalog().accelerator(kind, settings.tpu.topology)
     if shape is None:
         raise errors.UsageError(
             f"tpu.acceleratorType: {kind} is no known type, so its number of hosts is unknown. "
@@ -281,6 +284,7 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
         raise errors.UsageError(f"--host {number}: {where}. Use {right}")
     name = names.tpus(slices)[number // shape.hosts]
     if settings.is_compute:
+        name = name if shape.hosts == 1 else names.machine_of_slice(name, number)
         return Machine(name, project, settings.zone)
     return Machine(name, project, _zone(settings, name), number % shape.hosts)
 

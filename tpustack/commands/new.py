@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,9 @@ from tpustack import project, stacks
 from tpustack.errors import TpustackError, UsageError
 
 TEMPLATE = Path(names.__file__).with_name("template")
+# What `tpustack bootstrap` runs, of the package of that name.
+_PROGRAM = ("Pulumi.yaml", "Pulumi.pipeline.yaml", "__main__.py")
+_BOOTSTRAP = [Path("bootstrap", name) for name in _PROGRAM]
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
 _PLUGIN = "components"
@@ -38,9 +42,10 @@ _DISTRIBUTIONS = ("tpu-stack", "tpu-stack-core", "tpu-stack-training")
 def new_command(folder: Path) -> None:
     """Create a project in DIR (default: the current folder) that needs no clone.
 
-    It has a program, stack files, a workflow for GitHub that checks them, and the installed
-    packages as wheels in dist/. requirements.txt pins those and all that they depend on, by hash.
-    The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud project.
+    It has a program, stack files, workflows for GitHub that check, preview and deploy them, and
+    the installed packages as wheels in dist/. requirements.txt pins those and all that they depend
+    on, by hash. The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud
+    project.
     Existing files are never changed.
     """
     target = folder.resolve()
@@ -84,7 +89,7 @@ def _problems(target: Path) -> Iterator[str]:
     written = {path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*")}
     there = sorted(
         str(path)
-        for path in {*written, Path(_WHEELS)}
+        for path in {*written, *_BOOTSTRAP, Path(_WHEELS)}
         # Links to nothing count, too.
         if "__pycache__" not in path.parts
         and os.path.lexists(target / path)
@@ -99,6 +104,9 @@ def _fill(folder: Path, called: str) -> None:
     """Write a whole project of this name into a folder that is not there yet."""
     # The installer compiles the program there.
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "bootstrap").mkdir()
+    for path in _BOOTSTRAP:
+        shutil.copy(TEMPLATE.parents[1] / path, folder / path)
     definition = folder / "Pulumi.yaml"
     text = definition.read_text(encoding="utf-8").partition(_FOR_PULUMI)[0]
     # Quoted, since a name like 1.10 is a number in YAML.
@@ -120,16 +128,16 @@ def _copy(made: Path, target: Path) -> None:
     Raises:
         TpustackError: when that fails, for example since the disk is full.
     """
-    was_there = os.path.isdir(target)
+    copies = [target / path.relative_to(made) for path in (made, *made.rglob("*"))]
+    own = [path for path in copies if not os.path.lexists(path)]
     try:
         shutil.copytree(made, target, dirs_exist_ok=True)
-    except OSError as error:
-        if was_there:
-            for path in made.rglob("*"):
-                if not path.is_dir():
-                    (target / path.relative_to(made)).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(target, ignore_errors=True)
+    except BaseException as error:
+        for path in reversed(own):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        if not isinstance(error, OSError):
+            raise
         # Of several files that fail (shutil.Error), the first one's reason.
         why = error.args[0][0][2] if isinstance(error, shutil.Error) else error
         raise TpustackError(

@@ -138,14 +138,15 @@ class Proof:
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.plan, self.google = plan, Google(self._noted)
+        # Lists have other people's TPUs, with all that their metadata holds.
+        self.plan, self.google, self._unnoted = plan, Google(self._noted), google
         self._send, self._now, self._sleep = google.exchange, now, sleep
         self.name = f"{NAME}-{os.urandom(4).hex()}"
         self._zone = f"{_TPU}projects/{plan.project}/locations/{plan.zone}"
         self.evidence: list[dict[str, Any]] = []
         self.asked: float | None = None
         self.seconds = 0.0
-        self.left: list[str] = []
+        self.left = ""
         self._cleaned = False
         self._node: dict[str, Any] = {}
 
@@ -222,7 +223,7 @@ class Proof:
             entry["answer"], why = CLAIMS[name](self)
         except errors.TpustackError as error:
             why = str(error)
-        except (LookupError, ValueError, TypeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
             # What Google really answers is what a proof is to find out.
             why = f"the answer has another form: {type(error).__name__}: {error}"
         notes = self.evidence[:1] + self.evidence[1:][-_KEPT:]
@@ -234,7 +235,7 @@ class Proof:
         url = f"{_TPU}projects/{self.plan.project}/locations/{zone}/nodes"
         return [
             node
-            for node in self.google.pages(url, "nodes", partial=zone == "-")
+            for node in self._unnoted.pages(url, "nodes", partial=zone == "-")
             if f"/nodes/{NAME}-" in node["name"]
             and node.get("labels", {}).get(NAME, "").isdecimal()
         ]
@@ -258,28 +259,27 @@ class Proof:
     def clean(self) -> None:
         """Delete its TPU VM; `left` has it if it stays."""
         if not self._cleaned and self.asked is not None:
+            console.say(f"deleting {self.name}")
             own = f"projects/{self.plan.project}/locations/{self.plan.zone}/nodes/{self.name}"
-            self._delete([own], self.plan.zone, 0.0 if self._node else _SETTLE_SECONDS)
+            self._delete(own, 0.0 if self._node else _SETTLE_SECONDS)
             self.seconds, self._cleaned = self._now() - self.asked, True
 
-    def _delete(self, names: Sequence[str], zone: str, settle: float = 0.0) -> None:
-        """Delete TPU VMs until Google lists none; `left` has what may stay.
+    def _delete(self, name: str, settle: float = 0.0) -> None:
+        """Delete a TPU VM until Google lists it no more; `left` has its full name if it may stay.
 
-        An answer that was lost counts for nothing. Before Google has listed any, it is asked for
+        An answer that was lost counts for nothing. Before Google has listed it, it is asked for
         `settle` seconds: a request whose answer was lost may still be carried out.
         """
-        begun, own = self._now(), {name.rpartition("/")[2] for name in names}
+        begun, (*_, zone, _, own) = self._now(), name.split("/")
         while True:
-            self.left = list(names)
+            self.left = name
             with suppress(errors.TpustackError):
-                found = self.standing(zone)
-                found = [node for node in found if node["name"].rpartition("/")[2] in own]
-                self.left = [node["name"] for node in found]
+                found = [one for one in self.standing(zone) if one["name"].endswith(f"/{own}")]
+                self.left = name if found else ""
                 for node in found:
                     settle = 0.0
                     if node.get("state") != "DELETING":
-                        with suppress(NotFound):
-                            self.google.delete(_TPU + node["name"])
+                        self.google.delete(_TPU + node["name"])
             done = not self.left and self._now() >= begun + settle
             if done or self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
                 return
@@ -293,8 +293,8 @@ class Proof:
 
     def stays(self) -> str:
         """Return what to run since a TPU VM was not deleted, as far as Google has confirmed."""
-        commands = "; ".join(map(self._command, self.left))
-        return f"Google did not confirm the deletion. To stop paying, run {commands}"
+        command = self._command(self.left)
+        return f"Google did not confirm the deletion. To stop paying, run {command}"
 
     def run(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
         """Ask each claim, tell and return their entries; delete the TPU VM whatever happens.
@@ -302,10 +302,10 @@ class Proof:
         Raises:
             TpustackError: when another proof's TPU VM stays; it names the command for it.
         """
-        if earlier := self.earlier():
-            self._delete(earlier, "-")
-        if self.left:
-            raise errors.TpustackError(self.stays())
+        for name in self.earlier():
+            self._delete(name)
+            if self.left:
+                raise errors.TpustackError(self.stays())
         entries = []
         try:
             try:
@@ -458,7 +458,8 @@ _PRIVATE = (
     (r'("startup-script": *)"(\\.|[^"\\])*"', r'\1"…"'),
     (r"[\w.+-]+@[\w.-]+\w", "EMAIL"),
     (r"\bprojects/[^-/\"'\s:?][^/\"'\s:?]*", "projects/PROJECT"),
-    (r"\b(project[ =])\d+", r"\1PROJECT"),  # "has not been used in project 1 before"
+    # "not been used in project 1 before", "consumer 'project_number:1'", "projectNumber": "1"
+    (r"\b((?i:project([_ ]?number)?)[\": =]+)\d+", r"\1PROJECT"),
     (r"\bya29\.[\w.-]+", "TOKEN"),
     (r"\b\d{1,3}(\.\d{1,3}){3}\b", "ADDRESS"),
 )
@@ -472,7 +473,7 @@ def _redacted(value: Any, project: str) -> Any:
         return [_redacted(each, project) for each in value]
     if not isinstance(value, str):
         return value
-    for pattern, instead in (*_PRIVATE, (rf"(?<![\w-]){re.escape(project)}(?![\w-])", "PROJECT")):
+    for pattern, instead in ((rf"(?<![\w-]){re.escape(project)}(?![\w-])", "PROJECT"), *_PRIVATE):
         value = re.sub(pattern, instead, value)
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}… ({len(value)} characters)"
 
@@ -597,7 +598,7 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
     """
     place = _place(**where)
     google = Google()
-    if not os.access(out.absolute().parent, os.W_OK):
+    if not (out.absolute().parent.is_dir() and os.access(out.absolute().parent, os.W_OK)):
         why = "is in a folder that doesn't exist, or that you can't write to"
         errors.refuse([Problem("--out", str(out), why, "Name a file in another folder")])
     plan = plan_of(google, *place, ceiling)
@@ -615,8 +616,10 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
         lambda one: console.say(f"{one['claim']}: {_ANSWERS[one['answer']]}; {one['why']}")
     )
     made = document(proof, claims)
-    out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
-    click.echo(console.plain(issue(made)))
+    try:
+        out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    finally:
+        click.echo(console.plain(issue(made)))
     if proof.left:
         sys.exit(1)
     sys.exit(3 if any(one["answer"] is None for one in claims) else 0)

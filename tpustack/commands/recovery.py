@@ -42,7 +42,8 @@ def recover_command(stack: str | None, yes: bool, loop: bool) -> None:
     if loop and yes:
         raise errors.UsageError("--yes is not for --loop, which would take every update's lock")
     stack = stack or named(None)
-    engine = users_own().select(stack, create=False)
+    engine = users_own().stack(stack)
+    engine.resources()  # Refuses a stack that isn't there, also with --loop.
     if loop:
         repeat(lambda: _repair(engine, stack, asked=False, alone=True), console.say)
     else:

@@ -1,5 +1,6 @@
 """The Pulumi engine: found or built, and driven by the Automation API."""
 
+from tpustack import console
 from tpustack.errors import UsageError
 
 
@@ -18,4 +19,5 @@ def named(stack: str | None) -> str:
 
     if (selected := users_own().selected()) is None:
         raise UsageError("no stack is selected. Name one with --stack or `pulumi stack select`")
+    console.say(f"Pulumi's selected stack: {selected}")
     return selected

@@ -62,22 +62,12 @@ class Backend:
         """Return a stack that is there; the user's selection stays."""
         return Stack(name, self._workspace, self._policies)
 
-    def select(self, name: str, *, create: bool = True) -> Stack:
-        """Select a stack and return it.
-
-        Args:
-            name: its name; its settings are stacks/Pulumi.NAME.yaml.
-            create: make it if the backend has none of this name.
-
-        Raises:
-            UsageError: when there is none and `create` is false.
-        """
+    def select(self, name: str) -> Stack:
+        """Select a stack and return it; make it if the backend has none of this name."""
         with explained("select", name):
             try:
                 self._workspace.choose(name)
             except automation.StackNotFoundError:
-                if not create:
-                    raise
                 self._workspace.create_stack(name)
         return self.stack(name)
 
@@ -252,7 +242,7 @@ def outputs_of(stack: str | None) -> dict[str, Any]:
         UsageError: when there is no such stack, or nothing of it is deployed.
     """
     name = named(stack)
-    outputs = users_own().select(name, create=False).outputs()
+    outputs = users_own().stack(name).outputs()
     if "vm_name" not in outputs:
         raise UsageError(
             f"the stack {name} has nothing up to look into; `pulumi up --stack {name}` makes it"

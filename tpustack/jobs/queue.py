@@ -246,7 +246,8 @@ def bring_up(
     from tpustack.engine.backend import users_own
 
     say(f"pulumi up for the stack {stack}: {why}")
-    engine = users_own().select(stack)
+    own = users_own()
+    engine = own.select(stack) if why == _NEW else own.stack(stack)
     if why != _NEW:
         # What a limit has taken down is still in the state, and `up` alone would not create it.
         engine.refresh(say)

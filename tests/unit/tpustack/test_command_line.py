@@ -168,9 +168,19 @@ def test_the_cost_without_a_stack_is_that_of_the_selected_one(
     project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     selected("dev", monkeypatch)
-    left_out = run("cost")
-    assert left_out.code == 0
-    assert left_out == run("cost", "--stack", "dev")
+    left_out, named = run("cost"), run("cost", "--stack", "dev")
+    assert (left_out.code, left_out.out) == (0, named.out)
+    # What acts on a stack that no one has named says which one it is.
+    assert left_out.err == f"Pulumi's selected stack: dev\n{named.err}"
+
+
+def test_a_look_at_another_stack_leaves_the_selected_one_selected(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = {"vm_name": "a-vm"}
+    own = SimpleNamespace(stack=lambda name: SimpleNamespace(outputs=lambda: outputs))
+    monkeypatch.setattr(backend, "users_own", lambda: own)
+    assert backend.outputs_of("dev") == outputs
 
 
 TABLES = (

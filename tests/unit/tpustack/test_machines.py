@@ -121,6 +121,30 @@ def test_a_machine_of_compute_engine_is_an_instance_in_the_tpus_zone(
     assert refused == "error: --host 1: ct6e-standard-4t has 1 host. Use --host 0\n"
 
 
+def test_machines_of_a_slice_on_compute_engine_are_numbered_as_google_does(
+    run: Run, change: Change, told: Told
+) -> None:
+    change(
+        architecture="compute",
+        zone="us-central1-ai1a",
+        tpu={"acceleratorType": "ct6e-standard-4t", "topology": "4x4"},
+    )
+    run("ssh", "--stack", "dev")
+    assert told()[2] == f"{prefix()}-tpu-001"
+    run("ssh", "--stack", "dev", "--tpu", "--host", "3")
+    assert told() == ["compute", "ssh", f"{prefix()}-tpu-004", *where("us-central1-ai1a")]
+    refused = run("ssh", "--stack", "dev", "--tpu", "--host", "4").err
+    assert refused.endswith("Use a number from 0 to 3\n")
+
+
+def test_the_vm_of_an_instance_group_has_the_groups_name_for_it(
+    run: Run, change: Change, told: Told
+) -> None:
+    change(vm={"instanceGroup": {}})
+    run("ssh", "--stack", "dev")
+    assert told()[2] == f"{prefix()}-vm-0"
+
+
 def test_the_vm_of_an_ai_zone_is_in_its_parent(run: Run, change: Change, told: Told) -> None:
     change(zone="us-central1-ai1a")
     run("ssh", "--stack", "dev")
@@ -316,7 +340,12 @@ def test_what_is_no_ssh_command_is_refused() -> None:
 
 
 def test_vs_code_opens_the_machine_that_ssh_then_knows_by_name(
-    run: Run, change: Change, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    change: Change,
+    told: Told,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     script = tmp_path / "bin" / "gcloud"
     printed = f"print({PRINTED['a VM']!r} if '--dry-run' in sys.argv else '')"
@@ -328,13 +357,17 @@ def test_vs_code_opens_the_machine_that_ssh_then_knows_by_name(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ssh").mkdir()
     kept, config = tmp_path / "dotfiles", tmp_path / ".ssh" / "config"
-    kept.write_text("Host mine\n", encoding="utf-8")
+    kept.write_bytes(b"# caf\xe9\nHost mine\n")  # In an encoding of its own.
     kept.chmod(0o640)
     config.symlink_to(kept)
+    before = os.umask(0o002)
+    request.addfinalizer(lambda: os.umask(before))
     for _ in range(2):
         assert run("code", "--stack", "dev").code == 7
         assert told() == ["--remote", f"ssh-remote+{prefix()}-vm"]
-    assert kept.read_text(encoding="utf-8") == "Include tpu-stack/*\nHost mine\n"
+    assert kept.read_bytes() == b"Include tpu-stack/*\n# caf\xe9\nHost mine\n"
     assert (config.is_symlink(), kept.stat().st_mode & 0o777) == (True, 0o640)
-    entry = (tmp_path / ".ssh" / "tpu-stack" / f"{prefix()}-vm").read_text(encoding="utf-8")
-    assert entry.startswith(f"Host {prefix()}-vm\nHostName compute.1\n")
+    entry = tmp_path / ".ssh" / "tpu-stack" / f"{prefix()}-vm"
+    assert entry.read_text("utf-8").startswith(f"Host {prefix()}-vm\nHostName compute.1\n")
+    # With any other mode ssh would refuse every connection, to other machines, too.
+    assert entry.stat().st_mode & 0o777 == 0o600

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.in_turn import Commands, run_in_turn
 from tpustack import bootstrap, errors, project
+from tpustack.commands import new
+from tpustack.console import Interrupted
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError
 
@@ -209,8 +213,44 @@ def test_of_a_new_project_that_cannot_be_written_nothing_is_left(
         assert (done.code, done.out) == (1, "")
         assert done.err.startswith(f"error: DIR: {tmp_path}/{folder} can't be written (")
         assert why in done.err
-    assert {path.name for path in tmp_path.rglob("*") if not path.is_dir()} == {"file", "README.md"}
-    assert not (tmp_path / "other").exists()
+    # Empty folders are refused the next time, too.
+    assert {path.name for path in tmp_path.rglob("*")} == {"file", "mine", "README.md"}
+
+
+def test_a_new_project_has_its_own_pipeline_and_what_sets_it_up(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "pack", lambda name, output: Path(__file__))
+    made = tmp_path / "mine"
+    assert run("new", str(made)).code == 0
+    with pytest.raises(UsageError, match=r"my-project-dev.* is the example's placeholder"):
+        bootstrap.load("pipeline", made)
+    for name in ("preview", "deploy", "deploy-stack"):
+        path = made / ".github" / "workflows" / f"{name}.yml"
+        assert path.is_file()
+        assert not path.is_symlink()
+    assert (made / ".github" / "actions" / "prepare" / "action.yml").is_file()
+
+
+def test_of_a_new_project_that_is_interrupted_nothing_is_left(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(source: Path, target: Path, **options: Any) -> None:
+        (target / "stacks").mkdir(parents=True, exist_ok=True)
+        (target / "Pulumi.yaml").touch()
+        raise Interrupted(signal.SIGINT)
+
+    made = tmp_path / "made"
+    (made / "stacks").mkdir(parents=True)
+    (made / "Pulumi.yaml").touch()
+    (tmp_path / "mine" / "stacks").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "copytree", copy)
+    for folder in ("mine", "other"):
+        with pytest.raises(Interrupted):
+            new._copy(made, tmp_path / folder)
+    # What was there stays.
+    assert {path.name for path in tmp_path.rglob("*")} == {"made", "mine", "stacks", "Pulumi.yaml"}
+    assert list(tmp_path.rglob("Pulumi.yaml")) == [made / "Pulumi.yaml"]
 
 
 def test_without_a_clone_the_engine_is_the_one_on_the_path(
@@ -236,8 +276,8 @@ def test_the_demo_leaves_a_project_of_the_users_own_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["Pulumi.yaml"]
 
 
-def test_the_pipelines_settings_are_looked_for_in_clones_alone(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it is not a clone of tpu-stack\. Run the command in"):
+def test_a_project_without_the_pipelines_settings_says_where_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Copy that folder from a new project of"):
         bootstrap.load("pipeline", tmp_path)
 
 

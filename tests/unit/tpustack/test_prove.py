@@ -127,7 +127,7 @@ def answers(proof: Proof) -> dict[str, bool | None]:
 def test_where_all_is_as_we_say_each_claim_is_true_and_nothing_is_left(cloud: LocalCloud) -> None:
     proof = asked(cloud)
     assert answers(proof) == dict.fromkeys(CLAIMS, True)
-    assert (cloud.cloud.store.items(NODE), proof.left) == ([], [])
+    assert (cloud.cloud.store.items(NODE), proof.left) == ([], "")
 
 
 class Lying:
@@ -223,6 +223,36 @@ def test_an_answer_of_another_form_leaves_its_claim_open_and_the_proof_whole(
     assert why["gRPC"] == "the answer has another form: KeyError: 'networkEndpoints'"
 
 
+def test_an_object_that_is_a_text_leaves_its_claim_open_and_the_proof_whole(
+    cloud: LocalCloud,
+) -> None:
+    def change(send: Send) -> Send:
+        def changed(*call: Any) -> Answer:
+            if call[1].endswith(":getGuestAttributes"):
+                return 200, {}, b'{"guestAttributes": ["a text"]}'
+            return send(*call)
+
+        return changed
+
+    assert answers(asked(cloud, change))["start-up script"] is None
+
+
+def test_a_proof_that_can_not_be_written_is_printed_all_the_same(
+    command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_text
+
+    def full(path: Path, *arguments: Any, **more: Any) -> int:
+        if path.name == "proof.json":
+            raise OSError("No space left on device")
+        return write(path, *arguments, **more)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        command("--yes")
+    assert capsys.readouterr().out.count("| true |") == len(CLAIMS)
+
+
 def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: LocalCloud) -> None:
     proof = asked(cloud)
     made = prove.document(proof, proof.entries)  # type: ignore[attr-defined]
@@ -235,6 +265,15 @@ def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: Lo
     request = f"POST https://tpu.googleapis.com/v2/projects/PROJECT/locations/{ZONE}/nodes?"
     assert by_name["spot-tpu"][0]["request"].startswith(request)
     assert by_name["spot-tpu"][0]["status"] == 200
+
+
+def test_evidence_has_nothing_of_the_other_tpus_in_the_project(cloud: LocalCloud) -> None:
+    nodes = f"tpu.googleapis.com/v2/projects/{DEFAULT_PROJECT}/locations/{ZONE}/nodes"
+    kind = {"acceleratorType": "v5litepod-1", "runtimeVersion": "v2-alpha-tpuv5-lite"}
+    Client(cloud).post(nodes, {**kind, "metadata": {"key": "a-secret"}}, nodeId="theirs")
+    proof = asked(cloud)
+    text = json.dumps(prove.document(proof, proof.entries))  # type: ignore[attr-defined]
+    assert ("theirs" in text, "a-secret" in text) == (False, False)
 
 
 def test_the_catalog_takes_what_the_command_wrote(cloud: LocalCloud, tmp_path: Path) -> None:
@@ -336,6 +375,24 @@ def test_a_zone_that_google_does_not_reach_for_a_moment_keeps_no_tpu() -> None:
     assert (len(said), cloud.nodes) == (1, {})
 
 
+def test_what_an_earlier_proof_left_in_a_zone_that_google_does_not_reach_ends_the_proof() -> None:
+    cloud = Cloud(1, 0, "signal")
+    name = f"projects/p/locations/us-west4-a/nodes/{NAME}-old"
+    cloud.nodes[f"{NAME}-old"] = {"name": name, "labels": {NAME: "0"}, "state": "READY"}
+    found = list[str]()
+
+    def send(method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+        if url.endswith("/nodes") and found:
+            return 200, {}, b'{"unreachable": ["us-west4-a"]}'
+        found.append(url)
+        return _patient(cloud, method, url, headers, body)
+
+    proof = Proof(Google(send), PLAN, lambda: cloud.now, cloud.sleep)
+    with pytest.raises(TpustackError, match=f"delete {NAME}-old --project p --zone us-west4-a"):
+        proof.run(lambda entry: None)
+    assert cloud.nodes.keys() == {f"{NAME}-old"}
+
+
 def test_a_tpu_that_google_does_not_list_when_asked_counts_as_left() -> None:
     cloud = Cloud(1, 0, "signal")
 
@@ -346,12 +403,27 @@ def test_a_tpu_that_google_does_not_list_when_asked_counts_as_left() -> None:
 
     proof = Proof(Google(send), PLAN, lambda: cloud.now, cloud.sleep)
     found = {entry["claim"]: entry["answer"] for entry in proof.run(lambda entry: None)}
-    assert (found["deletion"], len(proof.left)) == (False, 1)
+    assert (found["deletion"], bool(proof.left)) == (False, True)
 
 
-def test_the_number_of_a_project_in_a_refusal_is_left_out() -> None:
-    said = "API has not been used in project 12345 before. Visit https://x/?project=12345"
+@pytest.mark.parametrize(
+    "said",
+    [
+        "API has not been used in project 12345 before. Visit https://x/?project=12345",
+        "Quota exceeded for quota metric 'x' of service 'y' for consumer 'project_number:12345'.",
+        '{"projectNumber": "12345"}',
+        "Permission denied on resource project 12345.",
+    ],
+)
+def test_the_number_of_a_project_in_a_refusal_is_left_out(said: str) -> None:
     assert "12345" not in prove._redacted(said, "p")
+
+
+def test_the_project_of_a_domain_is_left_out_whole() -> None:
+    said = "GET https://x/v2/projects/example.com:ours/locations/z"
+    assert (
+        prove._redacted(said, "example.com:ours") == "GET https://x/v2/projects/PROJECT/locations/z"
+    )
 
 
 def test_ctrl_c_while_google_creates_deletes_it_and_writes_nothing(
@@ -366,7 +438,10 @@ def test_ctrl_c_while_google_creates_deletes_it_and_writes_nothing(
         return answer
 
     monkeypatch.setattr(google, "_transport", lambda: send)
-    assert command("--yes").code == 130
+    done = command("--yes")
+    assert (done.code, f"deleting {NAME}-" in done.err) == (130, True)
+    # Google's machines are another matter, of which the lines before tell.
+    assert done.err.endswith("interrupted; nothing is left running on this machine\n")
     assert cloud.cloud.store.items(NODE) == []
     assert not (tmp_path / "proof.json").exists()
 
@@ -378,6 +453,7 @@ def test_ctrl_c_while_google_creates_deletes_it_and_writes_nothing(
         (("--stack", "dev", "--zone", ZONE), "say where: either --stack, or --project and --zone"),
         (("--project", "p", "--zone", "us-central1"), "is a region, not a zone"),
         (("--project", "p", "--zone", ZONE, "--out", "/no/such/x"), "in another folder"),
+        (("--project", "p", "--zone", ZONE, "--out", f"{__file__}/x"), "in another folder"),
         (("--project", "p", "--zone", ZONE, "--ceiling", "0"), "--ceiling"),
         (("--project", "p", "--zone", ZONE, "--ceiling", "-1"), "--ceiling"),
         (("--project", "p", "--zone", ZONE, "--ceiling", "inf"), "--ceiling"),
@@ -559,7 +635,8 @@ def interrupted(seed: int, stop_at: int, how: str) -> Cloud:
         assert "READY" not in {node["state"] for node in cloud.nodes.values()}
         cloud.dead = False
         again = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
-        again._delete(again.earlier(), "-")
+        for name in again.earlier():
+            again._delete(name)
     cloud.pass_by(3600)
     return cloud
 

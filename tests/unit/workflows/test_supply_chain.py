@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,8 +50,31 @@ def test_a_release_is_built_from_locks_alone_and_from_no_cache() -> None:
         "actions/upload-artifact",
     ]
     assert [step["run"] for step in JOBS["build"]["steps"] if "run" in step] == [
-        "make release sbom"
+        "make release sbom",
+        CHECK,
     ]
+
+
+CHECK = 'cd dist && ! find . -name "*.tar.gz" ! -name "*-${TAG#v}.tar.gz" | grep .'
+
+
+@pytest.mark.parametrize(
+    ("tag", "code"), [("v0.2.0", 0), ("v0.2.1", 1), ("v0.2", 1), ("v10.2.0", 1)]
+)
+def test_a_tag_releases_the_version_that_it_names(tag: str, code: int, tmp_path: Path) -> None:
+    """The index takes a version once."""
+    (step,) = [step for step in JOBS["build"]["steps"] if step.get("run") == CHECK]
+    assert step["env"] == {"TAG": "${{ github.ref_name }}"}
+    (tmp_path / "dist").mkdir()
+    for name in ("tpu_stack", "tpu_stack_core"):
+        (tmp_path / "dist" / f"{name}-0.2.0.tar.gz").touch()
+    shell = ["bash", "-e", "-c", CHECK]
+    assert subprocess.run(shell, cwd=tmp_path, env={**os.environ, "TAG": tag}).returncode == code
+
+
+def test_an_upload_that_stopped_half_way_is_continued_by_the_next_try() -> None:
+    (upload,) = [step for step in JOBS["index"]["steps"] if "pypi-publish" in step["uses"]]
+    assert upload["with"] == {"skip-existing": True}
 
 
 def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -> None:

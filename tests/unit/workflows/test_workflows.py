@@ -25,7 +25,8 @@ WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 PREPARE = root() / ".github" / "actions" / "prepare" / "action.yml"
 # What `tpustack new` gives to projects of users, with the same actions.
 USERS = root() / "infra" / "template" / ".github"
-CHECK = USERS / "workflows" / "check.yml"
+THEIRS = sorted(USERS.glob("workflows/*.yml"))
+THEIR_PREPARE = USERS / "actions" / "prepare" / "action.yml"
 # The ones that test a request and make a release; the others are the pipeline of the stacks.
 TEST, RELEASE = FOLDER / "test.yml", FOLDER / "release.yml"
 GITLAB = root() / "ci" / "gitlab.yml"
@@ -62,7 +63,7 @@ def steps(path: Path) -> Iterator[dict[str, Any]]:
 @pytest.mark.slow
 def test_actionlint_finds_nothing() -> None:
     # With ShellCheck from this project's own environment for the scripts in the steps.
-    run(sys.executable, "tools/scan.py", "actionlint", "-no-color", *WORKFLOWS, CHECK)
+    run(sys.executable, "tools/scan.py", "actionlint", "-no-color", *WORKFLOWS, *THEIRS)
 
 
 def test_zizmor_finds_nothing() -> None:
@@ -74,9 +75,42 @@ def test_users_get_the_actions_that_the_pipeline_has() -> None:
     """The bot that proposes new ones sees those of this repository alone."""
     ours = {step["uses"] for path in WORKFLOWS for step in steps(path) if "uses" in step}
     ours |= {step["uses"] for step in document(PREPARE)["runs"]["steps"] if "uses" in step}
-    theirs = {step["uses"] for step in steps(CHECK) if "uses" in step}
+    theirs = {step["uses"] for path in THEIRS for step in steps(path) if "uses" in step}
+    theirs |= {step["uses"] for step in document(THEIR_PREPARE)["runs"]["steps"] if "uses" in step}
     assert theirs
     assert theirs <= ours
+
+
+@pytest.mark.parametrize("path", THEIRS, ids=lambda path: path.name)
+def test_users_get_the_pipeline_of_this_repository(path: Path) -> None:
+    """Most of it as links; their deployment has the stacks of their pipeline."""
+    if path.name == "deploy.yml":
+        ours, theirs = document(FOLDER / path.name), document(path)
+        stacks = load_pipeline(USERS.parent).stacks
+        assert list(theirs["jobs"]) == ["reviewed", *stacks]
+        jobs = {name: ours["jobs"][name] for name in theirs["jobs"]}
+        assert theirs == {**ours, "jobs": jobs}
+    elif path.name != "check.yml":
+        assert path.resolve() == FOLDER / path.name
+
+
+def test_users_get_the_engine_of_this_repository_by_its_digest() -> None:
+    step = document(THEIR_PREPARE)["runs"]["steps"][-1]
+    line = f"{step['env']['DIGEST']}  {step['env']['ARCHIVE']}\n"
+    assert line in (root() / "tools" / "toolchain" / "digests.txt").read_text(encoding="utf-8")
+    version = re.findall(r'"pulumi==(.*)"', (root() / "pyproject.toml").read_text(encoding="utf-8"))
+    assert [step["env"]["ARCHIVE"]] == [f"pulumi-v{version[0]}-linux-x64.tar.gz"]
+    ours, theirs = (document(path)["inputs"] for path in (PREPARE, THEIR_PREPARE))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", ["preview", "deploy", "drift", "limits", "sweep"])
+def test_before_the_pipeline_is_set_up_what_starts_by_itself_is_skipped(name: str) -> None:
+    """Then there is no variable PIPELINE, and `fromJSON` of nothing fails."""
+    jobs = document(FOLDER / f"{name}.yml")["jobs"].values()
+    conditions = [str(job.get("if", "")) for job in jobs if "needs" not in job]
+    assert all("vars.PIPELINE" in condition for condition in conditions)
+    assert not any("fromJSON(vars.PIPELINE)" in condition for condition in conditions)
 
 
 def test_the_pipeline_of_gitlab_keeps_to_its_schema() -> None:
@@ -104,7 +138,7 @@ def test_workflows_of_the_pipeline_only_call_its_command(path: Path) -> None:
     ), scripts
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, PREPARE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, *THEIRS, PREPARE, THEIR_PREPARE], ids=str)
 def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
     for action, rest in used:

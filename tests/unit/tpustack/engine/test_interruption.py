@@ -85,7 +85,7 @@ def test_after_ctrl_c_the_engine_finishes_and_its_provider_is_ended(start: Start
         os.killpg(command.pid, signal.SIGINT)
         out, err = command.communicate()
     assert out.splitlines()[-1] == "update canceled"
-    assert err.splitlines()[-1] == "interrupted; nothing is left running"
+    assert err.splitlines()[-1] == "interrupted; nothing is left running on this machine"
     assert "Traceback" not in err
     assert command.returncode == 130
     assert not runs(provider)

@@ -37,6 +37,10 @@ class Engine:
         self.did.append(f"select {stack}")
         return self
 
+    def stack(self, stack: str) -> Engine:
+        self.did.append(f"stack {stack}")
+        return self
+
     def refresh(self, line: Callable[[str], None]) -> None:
         self.did.append("refresh")
 
@@ -95,7 +99,8 @@ def test_a_stack_that_is_down_is_brought_up_before_the_job_is_queued(
 ) -> None:
     done = submit("--create")
     assert done.code == 0, done.err
-    assert engine.did == ["select local", "refresh", "up with 0 jobs"]
+    # Pulumi's selection stays.
+    assert engine.did == ["stack local", "refresh", "up with 0 jobs"]
     assert "pulumi up for the stack local: no machine runs the jobs" in done.err
     assert "warning" not in done.err
 

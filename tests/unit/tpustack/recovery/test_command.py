@@ -56,8 +56,9 @@ class FakeRecovery(Recovery):
 def held_by(monkeypatch: pytest.MonkeyPatch) -> Any:
     def lock(*locks: Lock, free: bool = False) -> FakeRecovery:
         found = FakeRecovery(None if free else list(locks))
-        stack = SimpleNamespace(recovery=lambda line, ended: found)
-        backend = SimpleNamespace(select=lambda name, create: stack)
+        stack = SimpleNamespace(recovery=lambda line, ended: found, resources=list)
+        # It has no `select`: which stack Pulumi selected is the person's own matter.
+        backend = SimpleNamespace(stack=lambda name: stack)
         monkeypatch.setattr(recovery, "users_own", lambda: backend)
         return found
 

@@ -91,7 +91,7 @@ def test_the_loop_recreates_preempted_tpus_without_asking(
         resources=list,
         renew=lambda targets, line, replaced: renewed.append(targets),
     )
-    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(stack=lambda name: stack))
     monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr("tpustack.commands.recovery.lost_tpus", lambda google, outputs: lost.pop(0))
 
@@ -162,7 +162,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
         resources=list,
         renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
-    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(stack=lambda name: stack))
     monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr(recovery, "lost_tpus", lambda google, outputs: {})
     monkeypatch.setattr(recovery, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
@@ -242,7 +242,7 @@ def test_a_lost_slice_is_deleted_and_recreated_as_a_whole(
         resources=list,
         renew=lambda targets, line, replaced: renewed.append((targets, replaced)),
     )
-    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(stack=lambda name: stack))
     monkeypatch.setattr(recover, "Google", MagicMock)
     monkeypatch.setattr(recovery, "lost_slices", lambda google, resources: {SLICE: "gone"})
     done = run("recover", "--stack", "dev")
