@@ -147,11 +147,16 @@ def of_vertex(settings: StackSettings, names: Names) -> list[Grant]:
     return found
 
 
-def outlive(settings: StackSettings) -> set[str]:
-    """Return the members that aren't the stack's own: others may need the same grants."""
+def outlives(grant: Grant, settings: StackSettings) -> bool:
+    """Return whether a grant stays on destroy: others may need the same, and have it by now."""
     jobs, vertex = settings.jobs, settings.jobs.vertex
-    given = (settings.service_account, jobs.service_account, vertex and vertex.service_account)
-    return {_member(email) for email in given if email}
+    given = [settings.service_account, jobs.service_account, vertex and vertex.service_account]
+    if grant.on is On.ACCOUNT and grant.target not in given:
+        return False  # The account is the stack's own.
+    if not grant.member:  # All TPU Nodes of a project have the same account of Google's.
+        return not settings.bucket.create
+    others = {_member(email) for email in given if email} | {*(vertex.submitters if vertex else ())}
+    return grant.member in others
 
 
 def read_only_object(settings: StackSettings) -> str | None:
