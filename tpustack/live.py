@@ -20,6 +20,7 @@ from infra.deployer import permissions_of
 from infra.names import project_of
 from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
+from tpustack.cloud import constraints
 from tpustack.cloud.google import (
     COMPUTE,
     Forbidden,
@@ -238,17 +239,24 @@ def bucket(target: Target) -> Iterator[Finding]:
 
 def account(target: Target) -> Iterator[Finding]:
     """Ask whether the names of the service accounts are free, or the given ones there."""
-    names, settings = target.context.names, target.settings
-    wanted = {names.email: settings.service_account}
-    if settings.jobs.apart:
-        wanted[names.jobs_email] = settings.jobs.service_account
+    names, jobs = target.context.names, target.settings.jobs
+    wanted = {names.email: target.settings.service_account}
+    if jobs.apart:
+        wanted[names.jobs_email] = jobs.service_account
+    if jobs.vertex:
+        wanted[names.vertex_email] = jobs.vertex.service_account
     for email, given in wanted.items():
-        place = f"projects/{project_of(email)}/serviceAccounts/{email}"
+        owner = project_of(email)
+        place = f"projects/{owner}/serviceAccounts/{email}"
         try:
-            target.google.get(f"https://iam.googleapis.com/v1/{place}")
+            found = target.google.get(f"https://iam.googleapis.com/v1/{place}")
         except NotFound:
             missing = _wrong(f"{email} does not exist", "Create it, or name another one")
             yield missing if given else _ok(f"{email} is free")
+            continue
+        if found.get("disabled"):
+            cure = f"`gcloud iam service-accounts enable {email} --project {owner}`"
+            yield _wrong(f"{email} is disabled: nothing can act as it", cure)
         else:
             yield _ok(f"{email} is there") if given else _warning(f"{email} is there already", _OWN)
 
@@ -564,99 +572,23 @@ def vcpus(target: Target) -> Iterator[Finding]:
         yield (_wrong if limit < machine.vcpus else _warning)(said, cure)
 
 
-# Organization policies that would refuse what the stack creates.
-_API = "orgpolicy.googleapis.com"
-_POLICY = "https://orgpolicy.googleapis.com/v2/projects/{}/policies/{}:getEffectivePolicy"
-Rule = Mapping[str, Any]
-
-
-def _denies(rule: Rule, *values: str) -> bool:
-    """Return whether a rule of a list lets none of the values through."""
-    listed = rule.get("values", {})
-    allowed, denied = (
-        [value.removeprefix("is:") for value in listed.get(kind, ())]
-        for kind in ("allowedValues", "deniedValues")
-    )
-    if rule.get("denyAll") or any(value in denied for value in values):
-        return True
-    return bool(allowed) and not any(value in allowed for value in values)
-
-
-def _places(zone: str) -> tuple[str, ...]:
-    """Return the names by which lists of locations may mean a zone."""
-    region, continent = zone.rpartition("-")[0], zone.partition("-")[0]
-    return (zone, region, *(f"in:{place}-locations" for place in (zone, region, continent)))
-
-
-_UNTRIED = "compute.disableSerialPortLogging"
-_ADMINISTRATOR = "Ask an administrator of the organization"
-# Each with whether a rule of its policy refuses what the stack makes, and what helps: from
-# https://cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints
-CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...] = (
-    (
-        "compute.vmExternalIpAccess",
-        lambda rule, s: (s.vm.public_ip or s.tpu.external_ips) and _denies(rule),
-        "Set vm.publicIp and tpu.externalIps to false",
-    ),
-    (
-        "compute.requireOsLogin",
-        lambda rule, s: not s.vm.os_login and rule.get("enforce"),
-        "Set vm.osLogin: true",
-    ),
-    (
-        "compute.trustedImageProjects",
-        lambda rule, s: _denies(rule, f"projects/{s.vm.image.partition('/')[0]}"),
-        "Set vm.image to one of a project that is allowed",
-    ),
-    (
-        "gcp.resourceLocations",
-        lambda rule, s: any(_denies(rule, *_places(zone)) for zone in s.tpu_zones),
-        "Set zone, and tpu.queued.fallbackZones, to places that are allowed",
-    ),
-    (
-        "gcp.restrictServiceUsage",
-        lambda rule, s: any(_denies(rule, api) for api in apis_of(s)),
-        f"{_ADMINISTRATOR} to allow the APIs that the stack uses (docs/team.md#apis)",
-    ),
-    (
-        "iam.disableServiceAccountCreation",
-        lambda rule, _: rule.get("enforce"),
-        f"{_ADMINISTRATOR}: the stack creates a service account",
-    ),
-    # "'604800' violates constraint" (discuss.google.dev/t/175999): no default passes everywhere.
-    (
-        "storage.softDeletePolicySeconds",
-        lambda rule, s: s.bucket.create and _denies(rule, str(s.bucket.kept_days * 86400)),
-        "Set bucket.softDeleteDays to a duration that is allowed",
-    ),
-    # Cloud Composer, whose nodes ask for such logging as our VM does, can't be created under it
-    # (docs.cloud.google.com/composer/docs/composer-1/known-issues). Not tried with a VM.
-    (
-        _UNTRIED,
-        lambda rule, s: s.vm.serial_port_logging and rule.get("enforce"),
-        "Set vm.serialPortLogging: false",
-    ),
-)
-
-
 def policies(target: Target) -> Iterator[Finding]:
     """Ask for the policies that would refuse something."""
-    if not target.is_enabled(_API):
+    if not target.is_enabled(constraints.API):
         if target.record().get("parent"):
-            cure = f"`gcloud services enable {_API} --project {target.project}`"
-            yield _unknown(f"{_API} is disabled", cure)
+            cure = f"`gcloud services enable {constraints.API} --project {target.project}`"
+            yield _unknown(f"{constraints.API} is disabled", cure)
         else:
             yield _ok(f"{target.project} is in no organization")
         return
     refused = False
-    for name, bites, cure in CONSTRAINTS:
-        policy = target.google.get(_POLICY.format(target.project, name))
-        if any(bites(rule, target.settings) for rule in policy.get("spec", {}).get("rules", [])):
-            refused = True
-            finding = _warning if name == _UNTRIED else _wrong
-            yield finding(f"constraints/{name} refuses what the stack makes", cure)
+    for name, cure, certain in constraints.refusals(target.google, target.settings):
+        refused = True
+        said = f"constraints/{name} refuses what the stack makes"
+        yield (_wrong if certain else _warning)(said, cure)
     if not refused:
-        yield _ok(f"none of {len(CONSTRAINTS)} that were asked for refuses anything")
+        asked = len(constraints.CONSTRAINTS)
+        yield _ok(f"none of {asked} that were asked for refuses anything")
 
 
 QUESTIONS: dict[str, Question] = {

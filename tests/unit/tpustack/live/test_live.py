@@ -250,6 +250,7 @@ def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
     settings = parse(config | {"tpu-stack:jobs": {"enabled": True}}, "night")
     asked = MagicMock(settings=settings)
     asked.context.names = names_of(settings, "night")
+    asked.google.get.return_value = {}
     assert [one.state for one in account(asked)] == ["warning", "warning"]
     for end, call in zip(("sa", "job"), asked.google.get.call_args_list, strict=True):
         name = f"tpu-stack-night-{end}@p.example.com.iam.gserviceaccount.com"
@@ -263,8 +264,18 @@ def test_an_existing_account_must_be_there(live: Live, api: Client) -> None:
     accounts = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
     api.post(accounts, {"accountId": "machines"})
     code, found = live("service account", serviceAccount=email)
-    api.delete(f"{accounts}/{email}")
     assert (code, found["service account"]) == (0, ("ok", f"{email} is there"))
+    api.post(f"{accounts}/{email}:disable", {})
+    code, found = live("service account", serviceAccount=email)
+    api.delete(f"{accounts}/{email}")
+    said = f"{email} is disabled: nothing can act as it"
+    assert (code, found["service account"]) == (2, ("wrong", said))
+
+
+def test_the_account_of_vertex_ais_jobs_is_looked_for_too(live: Live) -> None:
+    email = f"vertex@{DEFAULT_PROJECT}.iam.gserviceaccount.com"
+    code, found = live("service account", jobs={"vertex": {"serviceAccount": email}})
+    assert (code, found["service account"]) == (2, ("wrong", f"{email} does not exist"))
 
 
 def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
@@ -328,6 +339,22 @@ def test_a_policy_that_refuses_what_the_stack_makes_is_named(
         code, found = live("org policies", **settings)
     assert (code, found["org policies"][0]) == (2, "wrong")
     assert f"constraints/{constraint} refuses" in found["org policies"][1]
+
+
+def test_a_policy_refuses_nothing_that_others_make(live: Live, api: Client) -> None:
+    alone = {
+        "vm": {"create": False, "osLogin": False},
+        "training": {"runOn": "tpu"},
+        "serviceAccount": f"machines@{DEFAULT_PROJECT}.iam.gserviceaccount.com",
+    }
+    with (
+        policy(api, "iam.disableServiceAccountCreation", enforce=True),
+        policy(api, "compute.requireOsLogin", enforce=True),
+        policy(api, "compute.trustedImageProjects", denyAll=True),
+        policy(api, "compute.disableSerialPortLogging", enforce=True),
+    ):
+        code, found = live("org policies", **alone)
+    assert (code, found["org policies"][0]) == (0, "ok")
 
 
 def test_a_policy_that_may_refuse_serial_port_logging_is_a_warning(live: Live, api: Client) -> None:
