@@ -17,9 +17,11 @@ from infra.catalog.entries import Accelerator
 from infra.checks import context
 from infra.checks import tpu as tpu_checks
 from infra.deployer import permissions_of
+from infra.grants import On, elsewhere
 from infra.names import project_of
 from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
+from tpu_core.words import plural
 from tpustack.cloud import constraints
 from tpustack.cloud.google import (
     COMPUTE,
@@ -259,6 +261,51 @@ def account(target: Target) -> Iterator[Finding]:
             yield _wrong(f"{email} is disabled: nothing can act as it", cure)
         else:
             yield _ok(f"{email} is there") if given else _warning(f"{email} is there already", _OWN)
+
+
+def grants(target: Target) -> Iterator[Finding]:
+    """Ask whether what the stack doesn't grant is granted, where the caller may see it.
+
+    Nothing of it is wrong for certain: a role may come from a folder, or by a group.
+    """
+    wanted: dict[tuple[On, str], set[tuple[str, str, str]]] = {}
+    for each in elsewhere(target.settings, target.context.names):
+        only = each.condition.expression if each.condition else ""
+        wanted.setdefault((each.on, each.target), set()).add((each.role, each.member, only))
+    for (on, name), needed in wanted.items():
+        try:
+            missing = needed - _granted_on(target.google, on, name)
+        except NotFound:
+            continue  # Another question says that it is not there.
+        except Forbidden as error:
+            if says_disabled(error):
+                raise
+            yield _warning(f"you may not see who has roles on {name}", _GRANTED)
+            continue
+        roles = ", ".join(sorted({role for role, *_ in missing}))
+        many = f"{plural(len(needed), 'grant')} on {name}"
+        yield _warning(f"{name} itself lacks grants of {roles}", _GRANTED) if missing else _ok(many)
+
+
+_GRANTED = "An administrator runs the commands that `tpustack check` lists"
+
+
+def _granted_on(google: Google, on: On, name: str) -> set[tuple[str, str, str]]:
+    """Return each role on a resource with a member and the condition's expression."""
+    if on is On.BUCKET:
+        url = f"https://storage.googleapis.com/storage/v1/b/{quote(name)}/iam"
+        policy = google.get(url, {"optionsRequestedPolicyVersion": 3})
+    elif on is On.ACCOUNT:
+        url = f"https://iam.googleapis.com/v1/projects/{project_of(name)}/serviceAccounts/{name}"
+        policy = google.post(f"{url}:getIamPolicy", {}, {"options.requestedPolicyVersion": "3"})
+    else:
+        url = f"{MANAGER.format(name)}:getIamPolicy"
+        policy = google.post(url, {"options": {"requestedPolicyVersion": 3}})
+    return {
+        (one["role"], member, one.get("condition", {}).get("expression", ""))
+        for one in policy.get("bindings", ())
+        for member in one.get("members", ())
+    }
 
 
 def network(target: Target) -> Iterator[Finding]:
@@ -603,6 +650,7 @@ QUESTIONS: dict[str, Question] = {
     "vCPU quota": vcpus,
     "bucket": bucket,
     "service account": account,
+    "grants": grants,
     "network": network,
     "peering": peering,
     "org policies": policies,
