@@ -339,6 +339,9 @@ def test_grants_that_others_are_to_make_are_looked_for(
     code, found = live("grants", **BROUGHT)
     jobs = JOBS["serviceAccount"]
     assert (code, found["grants"]) == (0, ("ok", f"1 grant on {jobs}"))
+    # A deployer who creates no bucket needs no right to look at one.
+    _, found = live("bucket", member=STRANGER, **BROUGHT)
+    assert found["bucket"] == ("ok", "a-landing-zone is there, and you may not look at it")
     code, found = live("grants", member=STRANGER, **BROUGHT)
     assert (code, found["grants"]) == (0, ("warning", f"you may not see who has roles on {jobs}"))
 
