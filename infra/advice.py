@@ -232,14 +232,25 @@ _DOCTOR_SECONDS = 30.0
 _GOOGLES = "gcp:"
 _TPUS = ("gcp:tpu/v2Vm:V2Vm", "gcp:tpu/node:Node")
 _NODE = "https://tpu.googleapis.com/v2/{}"
+_LOOK = "open https://console.cloud.google.com/iam-admin/quotas?project={}"
 # Google shows a TPU that it is making at once.
 _PATIENCE = 60.0
 
 
-def watch_errors() -> None:
-    """Let each resource of Google's that is declared from here on say the cure when it fails."""
+def watch_errors(stack: str | None) -> None:
+    """Let each resource of Google's that is declared from here on say the cure when it fails.
+
+    `stack` is the name of the stack file, if there is one.
+    """
     hooks = pulumi.ResourceHookBinding(on_error=[pulumi.ErrorHook("cure", _tell_cures)])
-    waits = pulumi.ResourceHookBinding(before_create=[_watch])
+
+    def watch(args: pulumi.ResourceHookArgs) -> None:
+        made = args.new_inputs or {}
+        tpu = f"projects/{made['project']}/locations/{made['zone']}/nodes/{made['name']}"
+        # A daemon: it ends with the program.
+        threading.Thread(target=tell_if_refused, args=(tpu, stack), daemon=True).start()
+
+    waits = pulumi.ResourceHookBinding(before_create=[watch])
 
     def with_hooks(
         args: pulumi.ResourceTransformationArgs,
@@ -277,14 +288,9 @@ def cures(error: str) -> list[str]:
         return []  # Google's own error must be seen, whatever happens here.
 
 
-def _watch(args: pulumi.ResourceHookArgs) -> None:
-    made = args.new_inputs or {}
-    tpu = f"projects/{made['project']}/locations/{made['zone']}/nodes/{made['name']}"
-    # A daemon: it ends with the program.
-    threading.Thread(target=tell_if_refused, args=(tpu, pulumi.get_stack()), daemon=True).start()
-
-
-def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.sleep) -> None:
+def tell_if_refused(
+    tpu: str, stack: str | None, sleep: Callable[[float], None] = time.sleep
+) -> None:
     """Warn if Google has not begun to make a TPU after a minute.
 
     It answers a quota that is too small with 429, and the provider then asks again, without a word,
@@ -298,9 +304,10 @@ def tell_if_refused(tpu: str, stack: str, sleep: Callable[[float], None] = time.
     except Exception:  # No error of any kind may fail an update.
         return
     if status == _MISSING:
+        _, project, *_, name = tpu.split("/")
+        ask = f"run `tpustack check --live --stack {stack}`" if stack else _LOOK.format(project)
         pulumi.log.warn(
-            f"{tpu.rpartition('/')[2]}: Google refuses to create it, usually because a quota is "
-            "too small. The provider retries until tpu.timeouts.createMinutes (20) are over, and "
-            "only then shows the reason. To ask Google now, run `tpustack check --live --stack "
-            f"{stack}`."
+            f"{name}: Google refuses to create it, usually because a quota is too small. The "
+            "provider retries until tpu.timeouts.createMinutes (20) are over, and "
+            f"only then shows the reason. To ask Google now, {ask}."
         )

@@ -29,7 +29,7 @@ TPU_PERMISSIONS: Final = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop
 # When each group of catalog/deployer.yaml counts. A test compares the names here and there.
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
-    "an account of its own": lambda s: _makes_accounts(s),
+    "an account of its own": lambda s: makes_accounts(s),
     "roles for its machines": lambda s: s.grant_roles,
     "a machine of compute engine": lambda s: s.has_vm or s.is_compute,
     "a vm of its own": lambda s: s.is_compute or (s.has_vm and s.vm.instance_group is None),
@@ -160,7 +160,8 @@ def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> lis
     return sorted({name for kind in kinds for name in by_kind.get(kind, ())})
 
 
-def _makes_accounts(settings: StackSettings) -> bool:
+def makes_accounts(settings: StackSettings) -> bool:
+    """Return whether the stack makes a service account."""
     jobs = settings.jobs
     of_jobs = jobs.apart and jobs.service_account is None
     of_vertex = jobs.vertex is not None and jobs.vertex.service_account is None

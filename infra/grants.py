@@ -83,8 +83,8 @@ class Grant:
         return shlex.join(["gcloud", *words, *granted])
 
 
-def commands(settings: StackSettings, names: Names) -> list[str]:
-    """Return what an administrator runs, since the stack grants nothing; empty if it does."""
+def elsewhere(settings: StackSettings, names: Names) -> list[Grant]:
+    """Return what an administrator grants, since the stack grants nothing; empty if it does."""
     if settings.grant_roles:
         return []
     found = of_machines(settings, names)
@@ -94,11 +94,18 @@ def commands(settings: StackSettings, names: Names) -> list[str]:
         found += of_limits(settings, names)
     if settings.jobs.vertex:
         found += of_vertex(settings, names)
+    return found
+
+
+def commands(settings: StackSettings, names: Names) -> list[str]:
+    """Return the commands by which an administrator does so, and lets the bucket use its key."""
+    if settings.grant_roles:
+        return []
     encryption, project = settings.bucket.encryption, settings.project
     # docs.cloud.google.com/sdk/gcloud/reference/storage/service-agent
     of_key = ["gcloud", "storage", "service-agent", f"--project={project}", "--authorize-cmek"]
     keys = [shlex.join([*of_key, encryption.key])] if encryption and encryption.key else []
-    return [*(each.command for each in found), *keys]
+    return [*(each.command for each in elsewhere(settings, names)), *keys]
 
 
 def of_machines(settings: StackSettings, names: Names) -> list[Grant]:
@@ -147,11 +154,16 @@ def of_vertex(settings: StackSettings, names: Names) -> list[Grant]:
     return found
 
 
-def outlive(settings: StackSettings) -> set[str]:
-    """Return the members that aren't the stack's own: others may need the same grants."""
+def outlives(grant: Grant, settings: StackSettings) -> bool:
+    """Return whether a grant stays on destroy: others may need the same, and have it by now."""
     jobs, vertex = settings.jobs, settings.jobs.vertex
-    given = (settings.service_account, jobs.service_account, vertex and vertex.service_account)
-    return {_member(email) for email in given if email}
+    given = [settings.service_account, jobs.service_account, vertex and vertex.service_account]
+    if grant.on is On.ACCOUNT and grant.target not in given:
+        return False  # The account is the stack's own.
+    if not grant.member:  # All TPU Nodes of a project have the same account of Google's.
+        return not settings.bucket.create
+    others = {_member(email) for email in given if email} | {*(vertex.submitters if vertex else ())}
+    return grant.member in others
 
 
 def read_only_object(settings: StackSettings) -> str | None:

@@ -7,18 +7,23 @@ they would stand a second time; so this is the interface below it.
 """
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pulumi
+from google.protobuf.struct_pb2 import Value
 from pulumi.errors import InputPropertiesError
 from pulumi.provider.experimental import provider as protocol
 from pulumi.provider.experimental import server
-from pulumi.provider.experimental.property_value import Computed, PropertyValue
+from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.runtime import rpc
 from pulumi.runtime import settings as runtime
+from pulumi.runtime.config import CONFIG
+from pulumi.runtime.proto.resource_pb2 import RegisterResourceRequest
+from pulumi.runtime.stack import wait_for_rpcs
 
 from infra import catalog, checks, names, program
 from infra.checks import software
@@ -39,6 +44,8 @@ _QUEUED: Final = (
 )
 # As the engine takes it: PropertyValue.marshal refuses the SDK's own class for an unknown value.
 _UNKNOWN: Final = PropertyValue(rpc.UNKNOWN)
+_SIGNATURE: Final = rpc._special_sig_key
+_OUTPUT: Final = rpc._special_output_value_sig
 
 Json = dict[str, Any]
 
@@ -220,7 +227,7 @@ def told(value: PropertyValue) -> Any:
     if value.is_secret:
         return {"secure": ""}
     inner = value.value
-    if isinstance(inner, Computed):
+    if inner == rpc.UNKNOWN:
         raise UnknownError
     if isinstance(inner, Mapping):
         items = {key: told(each) for key, each in inner.items()}
@@ -236,6 +243,19 @@ class UnknownError(Exception):
 
 
 # --- The plugin
+
+
+def completed(value: Value) -> None:
+    """Say of each output in an argument what the engine leaves out if there is nothing to say.
+
+    The SDK (3.259) ends with an error without it (PropertyValue.unmarshal).
+    """
+    for each in (*value.list_value.values, *value.struct_value.fields.values()):
+        completed(each)
+    fields = value.struct_value.fields
+    if fields and _SIGNATURE in fields and fields[_SIGNATURE].string_value == _OUTPUT:
+        whole = {"value": rpc.UNKNOWN, "dependencies": [], "secret": False}
+        value.struct_value.update({key: whole[key] for key in whole.keys() - {*fields}})
 
 
 class Plugin(protocol.Provider):
@@ -255,6 +275,9 @@ class Plugin(protocol.Provider):
             InputPropertiesError: with every problem, before anything is declared.
         """
         kind, name = request.resource_type.rpartition(":")[2], request.name
+        # In a plugin's variable the engine has the plugin's own configuration alone, and
+        # infra.credentials needs the provider's.
+        os.environ["PULUMI_CONFIG"] = json.dumps(CONFIG.get())
         unknown, arguments = [], {}
         for key, value in request.inputs.items():
             try:
@@ -270,7 +293,14 @@ class Plugin(protocol.Provider):
         except SettingsError as error:
             # Without a list of errors the SDK fails to say anything.
             raise InputPropertiesError(_refusal(kind, name, error), []) from None
-        component = pulumi.ComponentResource(request.resource_type, name, None, request.options)
+        # All that it is made of waits for it: what an argument comes from is deleted last.
+        comes_from = {urn for each in request.inputs.values() for urn in each.all_dependencies()}
+        needs = pulumi.ResourceOptions(
+            depends_on=[pulumi.resource.DependencyResource(urn) for urn in sorted(comes_from)]
+        )
+        component = pulumi.ComponentResource(
+            request.resource_type, name, None, pulumi.ResourceOptions.merge(request.options, needs)
+        )
         urn = await component.urn.future()
         assert urn is not None
         if stack is None:
@@ -282,9 +312,11 @@ class Plugin(protocol.Provider):
             unmade = {_camel(each): _UNKNOWN for each in program.OUTPUTS}
             return protocol.ConstructResponse(urn, unmade, {})
         _name_after(component)
-        values = {_camel(key): value for key, value in program.declare_checked(stack).items()}
+        values = {_camel(key): value for key, value in program.advised(stack).items()}
         component.register_outputs(values)
         state = {key: await _state(pulumi.Output.from_input(each)) for key, each in values.items()}
+        # A program waits for what it says of a preview, a plugin for resources alone.
+        await wait_for_rpcs()
         return protocol.ConstructResponse(urn, state, {})
 
 
@@ -303,21 +335,21 @@ def _name_after(component: pulumi.ComponentResource) -> None:
     """
     runtime.set_root_resource(component)
     monitor: Any = runtime.get_monitor()
-    register, register_hook = monitor.RegisterResource, monitor.RegisterResourceHook
     prefix = f"{component.pulumi_resource_name}-"
 
-    def registered(request: Any) -> Any:
-        request.name = prefix + request.name
-        for _, hooks in request.hooks.ListFields():
-            hooks[:] = [prefix + hook for hook in hooks]
-        return register(request)
+    def named(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def registered(request: Any) -> Any:
+            request.name = prefix + request.name
+            if isinstance(request, RegisterResourceRequest):
+                for _, hooks in request.hooks.ListFields():
+                    hooks[:] = [prefix + hook for hook in hooks]
+            return register(request)
 
-    def hooked(request: Any) -> Any:
-        request.name = prefix + request.name
-        return register_hook(request)
+        return registered
 
     # This call's own: each one that the engine makes has another connection to it.
-    monitor.RegisterResource, monitor.RegisterResourceHook = registered, hooked
+    for method in ("RegisterResource", "RegisterResourceHook", "RegisterErrorHook"):
+        setattr(monitor, method, named(getattr(monitor, method)))
 
 
 async def _state(output: pulumi.Output[Any]) -> PropertyValue:
@@ -333,10 +365,19 @@ def _value(value: Any) -> PropertyValue:
     return PropertyValue(value)
 
 
+class _Servicer(server.ProviderServicer):
+    async def Construct(self, request: Any, context: Any) -> Any:
+        for each in request.inputs.fields.values():
+            completed(each)
+        return await super().Construct(request, context)
+
+
 def serve(root: Path) -> None:
     """Serve the components until the engine ends this process.
 
     Args:
         root: the folder whose dist/ has the training wheel.
     """
+    # `main` takes no servicer of one's own.
+    server.ProviderServicer = _Servicer  # type: ignore[misc]
     server.main(sys.argv[1:], VERSION, Plugin(root))

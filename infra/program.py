@@ -1,4 +1,4 @@
-"""The whole program: a project's `__main__.py` calls `run`, tests call `declare`; its outputs."""
+"""The whole program: a project's `__main__.py` calls `run`, a component `advised`; its outputs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,8 +39,10 @@ OUTPUTS: Mapping[str, str] = {
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
 
+Outputs = dict[str, pulumi.Input[object]]
 
-def run(root: Path) -> dict[str, pulumi.Input[object]]:
+
+def run(root: Path) -> Outputs:
     """Read the settings of the engine's stack, check them, declare the stack, report what is off.
 
     What Google alone knows is looked up next to the declarations: a preview must not wait for it.
@@ -55,43 +57,37 @@ def run(root: Path) -> dict[str, pulumi.Input[object]]:
         RunError: with every problem of the settings, before anything is declared.
     """
     stack = pulumi.get_stack()
+
+    def context(settings: StackSettings) -> checks.Context:
+        return checks.Context(stack, root, catalog.Catalog(), names.names_of(settings, stack))
+
     try:
         settings = parse.settings_from_engine()
-        own = names.names_of(settings, stack)
-        preempted = advice.look_for_preempted(settings, own.tpus(settings.tpu.slices))
-        context = checks.Context(stack, root, catalog.Catalog(), own, preempted=preempted)
-        if not pulumi.runtime.is_dry_run():
-            advice.watch_errors()
-        outputs = declare(settings, context)
-        if pulumi.runtime.is_dry_run():
-            advice.report(settings, context)
-        return outputs
+        outputs = advised(checks.ensure_valid(settings, context(settings)), stack)
     except base.SettingsError as error:
-        whole = checks.with_checks(
-            error,
-            lambda rest: checks.Context(
-                stack, root, catalog.Catalog(), names.names_of(rest, stack)
-            ),
-        )
-        raise pulumi.RunError(str(whole)) from None
-
-
-def declare(settings: StackSettings, context: checks.Context) -> dict[str, pulumi.Input[object]]:
-    """Check the settings, then declare the stack and export its outputs.
-
-    Returns:
-        The outputs by name.
-
-    Raises:
-        SettingsError: before anything is declared.
-    """
-    values = declare_checked(checks.ensure_valid(settings, context))
-    for name, value in values.items():
+        raise pulumi.RunError(str(checks.with_checks(error, context))) from None
+    for name, value in outputs.items():
         pulumi.export(name, value)
-    return values
+    return outputs
 
 
-def declare_checked(stack: checks.CheckedStack) -> dict[str, pulumi.Input[object]]:
+def advised(stack: checks.CheckedStack, file: str | None = None) -> Outputs:
+    """Declare a stack, and say what Google alone knows of it and how to cure errors of Google's.
+
+    `file` is the name of its stack file, which a component has none of.
+    """
+    settings, tpus = stack.settings, stack.names.tpus(stack.settings.tpu.slices)
+    preempted = advice.look_for_preempted(settings, tpus)
+    stack = replace(stack, context=replace(stack.context, preempted=preempted))
+    if not pulumi.runtime.is_dry_run():
+        advice.watch_errors(file)
+    outputs = declare(stack)
+    if pulumi.runtime.is_dry_run():
+        advice.report(settings, stack.context)
+    return outputs
+
+
+def declare(stack: checks.CheckedStack) -> Outputs:
     """Declare a stack that has passed the checks, and return its outputs by name."""
     settings, context = stack.settings, stack.context
     preview = pulumi.runtime.is_dry_run()
@@ -142,10 +138,10 @@ def _outputs(
     vm_address: pulumi.Input[str] = "",
     *,
     jobs: identity.Identity | None,
-) -> dict[str, pulumi.Input[object]]:
+) -> Outputs:
     """Return the value of every output."""
     settings, store = around.stack.settings, around.bucket
-    values: dict[str, pulumi.Input[object]] = {
+    values: Outputs = {
         "architecture": settings.architecture.value,
         "bucket_name": store.name,
         "bucket_url": store.url,

@@ -16,26 +16,32 @@ from infra.apis import COMPUTE_API, TPU_API, apis_of
 from infra.catalog.entries import Accelerator
 from infra.checks import context
 from infra.checks import tpu as tpu_checks
-from infra.deployer import permissions_of
+from infra.deployer import makes_accounts, permissions_of
+from infra.grants import On, elsewhere
 from infra.names import project_of
 from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
+from tpu_core.words import plural
 from tpustack.cloud.google import (
     COMPUTE,
+    MANAGER,
+    PEER,
     Forbidden,
     Google,
     Limit,
     NotFound,
+    granted,
     limits_in,
     others_in,
     place_of,
     quota_metrics,
+    roles_on,
     says_disabled,
+    why_not_peered,
 )
 from tpustack.errors import TpustackError
 
 BILLING = "https://cloudbilling.googleapis.com/v1"
-MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 _SERVICES = "https://serviceusage.googleapis.com/v1/projects/{}/services"
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
 WRONG, UNKNOWN, WARNING, OK = "wrong", "unknown", "warning", "ok"
@@ -170,8 +176,8 @@ def apis(target: Target) -> Iterator[Finding]:
         yield _wrong(f"disabled, and enableApis is false: {', '.join(missing)}", cure)
 
 
-# How many permissions one call may name, and how many a finding names.
-_MOST, _SHOWN = 100, 6
+# How many permissions a finding names.
+_SHOWN = 6
 
 
 def permissions(target: Target) -> Iterator[Finding]:
@@ -182,15 +188,6 @@ def permissions(target: Target) -> Iterator[Finding]:
     if budget is not None and budget.billing_account:
         url = f"{BILLING}/billingAccounts/{budget.billing_account}"
         yield _held(target, url, needed.of_billing_account(), "on the billing account")
-
-
-def granted(google: Google, url: str, names: Sequence[str]) -> set[str]:
-    """Return which of the permissions the caller has on the resource at `url`."""
-    found: set[str] = set()
-    for first in range(0, len(names), _MOST):
-        body = {"permissions": names[first : first + _MOST]}
-        found.update(google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
-    return found
 
 
 def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
@@ -208,6 +205,7 @@ def _held(target: Target, url: str, needed: list[str], where: str) -> Finding:
 # Names that the stack takes, and the networks that it does not make.
 
 _OWN = "If this stack is up already, it is its own; else set namePrefix"
+_GRANTED = "An administrator runs the commands that `tpustack check` lists"
 _RENAME = "Set bucket.name or namePrefix to another name"
 
 
@@ -218,15 +216,14 @@ def bucket(target: Target) -> Iterator[Finding]:
     try:
         owner = target.google.get(url, {"fields": "projectNumber"}).get("projectNumber")
     except NotFound:
-        if creates:
-            yield _ok(f"the name {name} is free")
-        else:
-            cure = "Make it, or set bucket.name to another one"
-            yield _wrong(f"{name} does not exist, and bucket.create is false", cure)
+        cure = "Make it, or set bucket.name to another one"
+        missing = _wrong(f"{name} does not exist, and bucket.create is false", cure)
+        yield _ok(f"the name {name} is free") if creates else missing
         return
     except Forbidden:
-        said = f"{name} is there, and you may not look at it: it is probably not yours"
-        yield _wrong(said, _RENAME)
+        said = f"{name} is there, and you may not look at it"
+        others = _wrong(f"{said}: it is probably not yours", _RENAME)
+        yield others if creates else _ok(said)
         return
     if not creates:
         yield _ok(f"{name} is there")
@@ -238,19 +235,49 @@ def bucket(target: Target) -> Iterator[Finding]:
 
 def account(target: Target) -> Iterator[Finding]:
     """Ask whether the names of the service accounts are free, or the given ones there."""
-    names, settings = target.context.names, target.settings
-    wanted = {names.email: settings.service_account}
-    if settings.jobs.apart:
-        wanted[names.jobs_email] = settings.jobs.service_account
+    names, jobs = target.context.names, target.settings.jobs
+    wanted = {names.email: target.settings.service_account}
+    if jobs.apart:
+        wanted[names.jobs_email] = jobs.service_account
+    if jobs.vertex:
+        wanted[names.vertex_email] = jobs.vertex.service_account
     for email, given in wanted.items():
         place = f"projects/{project_of(email)}/serviceAccounts/{email}"
         try:
-            target.google.get(f"https://iam.googleapis.com/v1/{place}")
+            found = target.google.get(f"https://iam.googleapis.com/v1/{place}")
         except NotFound:
             missing = _wrong(f"{email} does not exist", "Create it, or name another one")
             yield missing if given else _ok(f"{email} is free")
+            continue
+        if found.get("disabled"):
+            cure = f"`gcloud iam service-accounts enable {email} --project {project_of(email)}`"
+            yield _wrong(f"{email} is disabled: nothing can act as it", cure)
         else:
             yield _ok(f"{email} is there") if given else _warning(f"{email} is there already", _OWN)
+
+
+def grants(target: Target) -> Iterator[Finding]:
+    """Ask whether what the stack doesn't grant is granted, where the caller may see it.
+
+    Nothing of it is wrong for certain: a role may come from a folder, or by a group.
+    """
+    wanted: dict[tuple[On, str], set[tuple[str, str, str]]] = {}
+    for each in elsewhere(target.settings, target.context.names):
+        only = each.condition.expression if each.condition else ""
+        wanted.setdefault((each.on, each.target), set()).add((each.role, each.member, only))
+    for (on, name), needed in wanted.items():
+        try:
+            missing = needed - roles_on(target.google, on, name)
+        except NotFound:
+            continue  # Another question says that it is not there.
+        except Forbidden as error:
+            if says_disabled(error):
+                raise
+            yield _warning(f"you may not see who has roles on {name}", _GRANTED)
+            continue
+        roles = ", ".join(sorted({role for role, *_ in missing}))
+        many = f"{plural(len(needed), 'grant')} on {name}"
+        yield _warning(f"{name} itself lacks grants of {roles}", _GRANTED) if missing else _ok(many)
 
 
 def network(target: Target) -> Iterator[Finding]:
@@ -276,40 +303,13 @@ def network(target: Target) -> Iterator[Finding]:
     yield _ok(f"{project} has {' and '.join(places)}")
 
 
-CURE = (
-    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
-    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
-)
-_PEERING = "servicenetworking-googleapis-com"
-
-
-def why_not_peered(google: Google, network: str) -> str:
-    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
-
-    It needs a peering with Google's services. A stack does not create it: Vertex AI has one network
-    a region and project, other services have addresses of the same range, and Google refuses to
-    delete it while any of them has. Source: "Set up VPC Network Peering",
-    docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
-    """
-    try:
-        found = google.get(f"{COMPUTE}/{network}", {"fields": "peerings(name,state)"})
-    except NotFound:
-        return f"there is no {network}"
-    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
-    if _PEERING not in states:
-        return f"{network} has no peering {_PEERING}"
-    if states[_PEERING] != "ACTIVE":
-        return f"the peering {_PEERING} of {network} is {states[_PEERING]}, not ACTIVE"
-    return ""
-
-
 def peering(target: Target) -> Iterator[Finding]:
     """Ask whether the network that jobs on Vertex AI are to reach is peered with it."""
     vertex = target.settings.jobs.vertex
     if vertex is None or vertex.network is None:
         return
     if why := why_not_peered(target.google, vertex.network):
-        yield _wrong(f"jobs.vertex.network: {why}", CURE)
+        yield _wrong(f"jobs.vertex.network: {why}", PEER)
     else:
         yield _ok(f"{vertex.network} is peered with Google's services")
 
@@ -600,12 +600,12 @@ CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...
     ),
     (
         "compute.requireOsLogin",
-        lambda rule, s: not s.vm.os_login and rule.get("enforce"),
+        lambda rule, s: s.has_vm and not s.vm.os_login and rule.get("enforce"),
         "Set vm.osLogin: true",
     ),
     (
         "compute.trustedImageProjects",
-        lambda rule, s: _denies(rule, f"projects/{s.vm.image.partition('/')[0]}"),
+        lambda rule, s: s.has_vm and _denies(rule, f"projects/{s.vm.image.partition('/')[0]}"),
         "Set vm.image to one of a project that is allowed",
     ),
     (
@@ -620,8 +620,8 @@ CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...
     ),
     (
         "iam.disableServiceAccountCreation",
-        lambda rule, _: rule.get("enforce"),
-        f"{_ADMINISTRATOR}: the stack creates a service account",
+        lambda rule, s: makes_accounts(s) and rule.get("enforce"),
+        "Name existing service accounts in the settings (docs/landing-zone.md)",
     ),
     # "'604800' violates constraint" (discuss.google.dev/t/175999): no default passes everywhere.
     (
@@ -633,7 +633,7 @@ CONSTRAINTS: tuple[tuple[str, Callable[[Rule, StackSettings], object], str], ...
     # (docs.cloud.google.com/composer/docs/composer-1/known-issues). Not tried with a VM.
     (
         _UNTRIED,
-        lambda rule, s: s.vm.serial_port_logging and rule.get("enforce"),
+        lambda rule, s: s.has_vm and s.vm.serial_port_logging and rule.get("enforce"),
         "Set vm.serialPortLogging: false",
     ),
 )
@@ -671,6 +671,7 @@ QUESTIONS: dict[str, Question] = {
     "vCPU quota": vcpus,
     "bucket": bucket,
     "service account": account,
+    "grants": grants,
     "network": network,
     "peering": peering,
     "org policies": policies,

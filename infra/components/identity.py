@@ -119,8 +119,7 @@ def grant(
 ) -> list[pulumi.Resource]:
     """Declare grants, unless an administrator grants roles.
 
-    Those on the bucket go with one that goes with the stack, instead of one by one before it. Those
-    of an account that isn't the stack's stay, since another stack may have made the same.
+    Those on the bucket go with one that goes with the stack, instead of one by one before it.
 
     Args:
         given: what to grant.
@@ -133,9 +132,8 @@ def grant(
         member: the same of the member.
     """
     made: list[pulumi.Resource] = []
-    others = grants.outlive(stack.settings)
     for each in given if stack.settings.grant_roles else ():
-        kept = each.member in others
+        kept = grants.outlives(each, stack.settings)
         its_role, its_member = role or each.role, member or each.member
         if each.on is On.BUCKET and bucket is not None:
             only = each.condition

@@ -1,5 +1,6 @@
 """The Google APIs of a project, as resources."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ def until_they_answer() -> pulumi.ResourceHookBinding | None:
     return pulumi.ResourceHookBinding(after_create=[_wait])
 
 
-def _wait(args: pulumi.ResourceHookArgs) -> None:
+async def _wait(args: pulumi.ResourceHookArgs) -> None:
     made = args.new_inputs or {}
-    wait_until_it_answers(made["project"], made["service"])
+    # On a thread, since the program declares the rest meanwhile, and others wait for their APIs.
+    await asyncio.to_thread(wait_until_it_answers, made["project"], made["service"])

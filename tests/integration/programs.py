@@ -27,6 +27,8 @@ from .installed import UV
 
 TOOLS = root() / "tools"
 FILES = {"yaml": "Pulumi.yaml", "typescript": "index.ts", "python": "__main__.py"}
+# What npm and Go say of a lock that they can't keep to: no network cures that.
+BROKEN = ("EUSAGE", "EINTEGRITY", "checksum mismatch")
 RUNTIMES = {"yaml": "yaml", "typescript": "nodejs", "python": "python"}
 
 
@@ -46,7 +48,7 @@ def with_hosts(tools: Toolchain) -> tuple[Toolchain, dict[str, str]]:
             try:
                 if runtime == "nodejs":
                     node_modules()
-                report = json.loads(_had(*install, "--language", runtime))
+                report = json.loads(had(*install, "--language", runtime))
                 tools = replace(tools, bin=Path(report["bin"]))
                 install += ["--language", runtime]
             except MissingError as error:
@@ -71,14 +73,19 @@ def node_modules() -> Path:
             for name in ("package.json", "package-lock.json"):
                 shutil.copy(source / name, unfinished)
             quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-            _had("npm", "ci", *quiet, "--prefix", str(unfinished))
+            had("npm", "ci", *quiet, "--prefix", str(unfinished))
             # Of two at once, that of the first stays.
             with contextlib.suppress(OSError):
                 unfinished.rename(folder)
     return folder / "node_modules"
 
 
-def _had(*command: str) -> str:
+def had(*command: str) -> str:
+    """What a command writes.
+
+    Raises:
+        MissingError: if what it needs is not to be had now; a broken lock is an error of ours.
+    """
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -86,7 +93,9 @@ def _had(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(str(error)) from None
     if done.returncode:
-        raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+        said = f"{' '.join(command)} failed: {done.stderr.strip()}"
+        assert not any(each in done.stderr for each in BROKEN), said
+        raise MissingError(said)
     return done.stdout
 
 

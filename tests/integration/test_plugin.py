@@ -18,7 +18,7 @@ from tpustack.engine.toolchain import Toolchain
 from tpustack.local import LocalCloudCommand
 from tpustack.project import root
 
-from .programs import FILES, Program, with_hosts
+from .programs import BROKEN, FILES, MissingError, Program, had, with_hosts
 
 PAGE = (root() / "docs" / "own-project.md").read_text(encoding="utf-8")
 PROGRAMS = {
@@ -84,6 +84,17 @@ def environment(
     return toolchain.environment(hosts[0], tmp_path / "state") | cloud.environment()
 
 
+def test_a_broken_lock_is_an_error_and_no_network_a_reason_to_skip() -> None:
+    def npm(code: str) -> str:
+        return had("sh", "-c", f"echo npm error code {code} >&2; exit 1")
+
+    with pytest.raises(MissingError):
+        npm("EAI_AGAIN")
+    for code in BROKEN:
+        with pytest.raises(AssertionError, match=code):
+            npm(code)
+
+
 def test_programs_of_three_languages_are_checked_go_up_stay_and_go_down(
     tmp_path: Path,
     environment: dict[str, str],
@@ -92,6 +103,9 @@ def test_programs_of_three_languages_are_checked_go_up_stay_and_go_down(
     hosts: tuple[Toolchain, dict[str, str]],
     google: Session,
 ) -> None:
+    # The program in Python has a network before its component could enable the API.
+    services = "https://serviceusage.googleapis.com/v1/projects/tpu-stack-local/services"
+    google.post(f"{services}/compute.googleapis.com:enable", json={}).raise_for_status()
     missing = hosts[1]
     languages = FILES.keys() - missing
 

@@ -8,20 +8,24 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from infra import credentials
-from infra.names import Names
+from infra.names import Names, project_of
 from tpu_core import google as core
 from tpustack.errors import TpustackError, UsageError
 
+# It takes a while to load.
+if TYPE_CHECKING:
+    from infra.grants import On
+
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 COMPUTE = "https://compute.googleapis.com/compute/v1"
-_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 # Seconds for which a read is repeated. A write is sent once: it may have been carried out although
 # its answer was lost, and a second custom job costs money.
 _PATIENCE = 15.0
@@ -249,7 +253,7 @@ def require_project(project: str) -> None:
     Where that can't be told, return.
     """
     try:
-        Google().get(_PROJECT.format(project))
+        Google().get(MANAGER.format(project))
     except (Forbidden, NotFound) as error:
         if isinstance(error, Forbidden) and says_disabled(error):
             return
@@ -457,3 +461,65 @@ def parse_time(text: str) -> datetime:
     Compute Engine writes Pacific time (-07:00), the engine the machine's own.
     """
     return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))
+
+
+# --- What is granted, and what Vertex AI reaches
+
+# How many permissions one call may name.
+_MOST = 100
+
+
+def granted(google: Google, url: str, names: Sequence[str]) -> set[str]:
+    """Return which of the permissions the caller has on the resource at `url`."""
+    found: set[str] = set()
+    for first in range(0, len(names), _MOST):
+        body = {"permissions": names[first : first + _MOST]}
+        found.update(google.post(f"{url}:testIamPermissions", body).get("permissions", ()))
+    return found
+
+
+def roles_on(google: Google, on: "On", name: str) -> set[tuple[str, str, str]]:
+    """Return each role on a resource with a member and the condition's expression."""
+    from infra.grants import On
+
+    if on is On.BUCKET:
+        url = f"https://storage.googleapis.com/storage/v1/b/{quote(name)}/iam"
+        policy = google.get(url, {"optionsRequestedPolicyVersion": 3})
+    elif on is On.ACCOUNT:
+        url = f"https://iam.googleapis.com/v1/projects/{project_of(name)}/serviceAccounts/{name}"
+        policy = google.post(f"{url}:getIamPolicy", {}, {"options.requestedPolicyVersion": "3"})
+    else:
+        url = f"{MANAGER.format(name)}:getIamPolicy"
+        policy = google.post(url, {"options": {"requestedPolicyVersion": 3}})
+    return {
+        (one["role"], member, one.get("condition", {}).get("expression", ""))
+        for one in policy.get("bindings", ())
+        for member in one.get("members", ())
+    }
+
+
+PEER = (
+    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/jobs.md#vertex-ai), "
+    "or leave jobs.vertex.network out: jobs need it for private addresses alone"
+)
+_PEERING = "servicenetworking-googleapis-com"
+
+
+def why_not_peered(google: Google, network: str) -> str:
+    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
+
+    It needs a peering with Google's services. A stack does not create it: Vertex AI has one network
+    a region and project, other services have addresses of the same range, and Google refuses to
+    delete it while any of them has. Source: "Set up VPC Network Peering",
+    docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
+    """
+    try:
+        found = google.get(f"{COMPUTE}/{network}", {"fields": "peerings(name,state)"})
+    except NotFound:
+        return f"there is no {network}"
+    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
+    if _PEERING not in states:
+        return f"{network} has no peering {_PEERING}"
+    if states[_PEERING] != "ACTIVE":
+        return f"the peering {_PEERING} of {network} is {states[_PEERING]}, not ACTIVE"
+    return ""

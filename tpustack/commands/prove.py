@@ -33,7 +33,15 @@ from infra.settings.machines import Capacity
 from tpu_core import google as core
 from tpu_core.words import duration, money
 from tpustack import console, engine, errors, live, stacks
-from tpustack.cloud.google import ApiError, Forbidden, Google, NotFound, quota_metrics
+from tpustack.cloud.google import (
+    MANAGER,
+    ApiError,
+    Forbidden,
+    Google,
+    NotFound,
+    granted,
+    quota_metrics,
+)
 
 NAME: Final = "tpu-stack-prove"
 """The label of a proof's TPU VM, which holds when the proof ends at the latest, in seconds since
@@ -333,9 +341,9 @@ def _compared(wrong: set[str], count: int, what: str) -> tuple[bool, str]:
 
 def permissions(proof: Proof) -> tuple[bool, str]:
     """Ask whether Google knows every permission of the deployer's role."""
-    names, url = every_permission(), live.MANAGER.format(proof.plan.project)
+    names, url = every_permission(), MANAGER.format(proof.plan.project)
     try:
-        live.granted(proof.google, url, names)
+        granted(proof.google, url, names)
     except ApiError as error:
         if error.status != 400:
             raise

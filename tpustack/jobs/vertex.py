@@ -19,7 +19,7 @@ from tpu_agent.bundle import program
 from tpu_agent.jobs.queue import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.google import GoogleError, message, vertex_root
-from tpustack.cloud.google import Forbidden, Google, NotFound
+from tpustack.cloud.google import PEER, Forbidden, Google, NotFound, why_not_peered
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.source import archive_of, upload
 from tpustack.jobs.spec import JobOptions
@@ -70,7 +70,7 @@ def _place(
 ) -> dict[str, str]:
     from infra import catalog
     from infra.names import names_of
-    from tpustack import live, stacks
+    from tpustack import stacks
 
     settings = stacks.load(stack)
     vertex = settings.jobs.vertex
@@ -101,8 +101,8 @@ def _place(
     network = (vertex.network if vertex else None) or ""
     # Where the caller may not look, Vertex AI will refuse it.
     with contextlib.suppress(Forbidden):
-        if network and (why := live.why_not_peered(Google(), network)):
-            text = f"jobs.vertex.network: {why}, so that no job starts there. {live.CURE}"
+        if network and (why := why_not_peered(Google(), network)):
+            text = f"jobs.vertex.network: {why}, so that no job starts there. {PEER}"
             raise UsageError(text)
     return {
         "project": settings.project,

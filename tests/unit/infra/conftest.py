@@ -19,6 +19,7 @@ from pulumi.runtime import mocks as pulumi_mocks
 from pulumi.runtime.proto import source_pb2
 
 from infra.catalog import Catalog
+from infra.checks import ensure_valid
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.program import declare
@@ -225,7 +226,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             context = context_of(parsed, root, stack)
             newer = provider or context.provider
             context = replace(context, preempted=lambda: taken or {}, provider=newer)
-            exported = declare(parsed, context)
+            exported = declare(ensure_valid(parsed, context))
             return pulumi.Output.from_input(await_all(exported))
 
         body()

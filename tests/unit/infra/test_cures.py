@@ -28,9 +28,9 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     cloud.stop()
 
 
-def waited(seconds: list[float]) -> list[float]:
+def waited(seconds: list[float], stack: str | None = "dev") -> list[float]:
     """Watch a TPU without waiting; the seconds that it would have taken."""
-    advice.tell_if_refused(TPU, "dev", seconds.append)
+    advice.tell_if_refused(TPU, stack, seconds.append)
     return seconds
 
 
@@ -73,6 +73,14 @@ def test_a_tpu_that_google_has_not_begun_to_make_is_a_warning_after_a_minute(
     (warning,) = warnings
     assert warning.startswith("a-tpu: Google refuses to create it, usually because a quota")
     assert "`tpustack check --live --stack dev`" in warning
+
+
+def test_of_a_component_tpustack_has_no_stack_file_to_ask_about(
+    cloud: LocalCloud, warnings: list[str]
+) -> None:
+    waited([], None)
+    (warning,) = warnings
+    assert "To ask Google now, open https://console.cloud.google.com/iam-admin/quotas?" in warning
 
 
 def test_a_tpu_that_google_is_making_gives_no_warning(

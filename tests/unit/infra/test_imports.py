@@ -20,6 +20,7 @@ from pulumi.runtime import mocks
 import infra.apis
 import infra.settings.parse
 from infra.catalog import Catalog
+from infra.checks import ensure_valid
 from infra.checks.context import Context
 from infra.components import services
 from infra.names import names_of
@@ -43,7 +44,7 @@ context = Context("local", Path(sys.argv[2]), Catalog(), names_of(settings, "loc
 
 @pulumi.runtime.test
 def run():
-    declare(settings, context)
+    declare(ensure_valid(settings, context))
 
 
 run()

@@ -108,25 +108,61 @@ def test_a_stack_whose_grants_are_made_elsewhere_declares_none_and_lists_them(ru
     assert f"gcloud storage service-agent --project=some-project --authorize-cmek {KEY}" in said
 
 
-def test_grants_of_an_account_that_others_share_stay_and_those_of_the_stacks_own_go(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept: dict[str, bool] = {}
+@pytest.fixture
+def kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], set[str]]:
+    """The grants that outlive a stack with these settings, by what they are granted to."""
+    stays: dict[str, bool] = {}
     register: Callable[[MockMonitor, Any], Any] = MockMonitor.RegisterResource
 
     def seen(monitor: MockMonitor, request: Any) -> Any:
-        kept[request.name] = request.retainOnDelete
+        stays[request.name] = request.retainOnDelete
         return register(monitor, request)
 
     monkeypatch.setattr(MockMonitor, "RegisterResource", seen)
-    engine, _ = run(config(serviceAccount=EMAIL, jobs={"enabled": True}))
-    members = {
-        one.inputs["member"]: kept[one.name]
-        for one in engine.resources
-        if one.kind.lower().endswith("iammember")
+
+    def of(settings: dict[str, Any]) -> set[str]:
+        engine, _ = run(config(**settings))
+        granted = [one for one in engine.resources if one.kind.lower().endswith("iammember")]
+        return {f"{one.name}: {one.inputs['member']}" for one in granted if stays[one.name]}
+
+    return of
+
+
+Kept = Callable[[dict[str, Any]], set[str]]
+ADA = "user:ada@example.com"
+
+
+def test_grants_of_an_account_that_others_share_stay_and_those_of_the_stacks_own_go(
+    kept: Kept,
+) -> None:
+    names = ("storage.objectUser", "storage.legacyBucketReader", "tpu.viewer", "logging.logWriter")
+    assert kept({"serviceAccount": EMAIL, "jobs": {"enabled": True}}) == {
+        f"{name}: serviceAccount:{EMAIL}" for name in names
     }
-    own = "tpu-stack-test-job@some-project.iam.gserviceaccount.com"
-    assert members == {f"serviceAccount:{EMAIL}": True, f"serviceAccount:{own}": False}
+    assert kept({"jobs": {"enabled": True}}) == set()
+
+
+def test_a_person_keeps_a_role_in_the_project_and_not_one_on_the_stacks_own_account(
+    kept: Kept,
+) -> None:
+    vertex: dict[str, Any] = {"submitters": [ADA]}
+    assert kept({"jobs": {"vertex": vertex}}) == {f"user-{ADA}: {ADA}"}
+    shared = kept({"jobs": {"vertex": {**vertex, "serviceAccount": VERTEX}}})
+    assert {f"user-{ADA}: {ADA}", f"acts-as-{ADA}: {ADA}"} <= shared
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_googles_account_of_all_tpu_nodes_keeps_a_bucket_that_is_not_the_stacks(
+    kept: Kept, create: bool
+) -> None:
+    node = {
+        "architecture": "node",
+        "tpu": {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"},
+    }
+    stays = kept({**node, "bucket": {"create": create, "name": "a-bucket"}})
+    assert {each.partition(":")[0] for each in stays} == (
+        set() if create else {"tpu-objectUser", "tpu-legacyBucketReader"}
+    )
 
 
 def test_tags_of_the_network_are_on_every_machine(run: Run) -> None:

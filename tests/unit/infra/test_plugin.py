@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
+from google.protobuf.struct_pb2 import Struct, Value
 from pulumi.provider.experimental.property_value import PropertyValue
+from pulumi.provider.experimental.provider import ConstructRequest
+from pulumi.runtime import mocks, settings
+from pulumi.runtime.config import set_all_config
 
-from infra import plugin, program
+from infra import advice, plugin, program
+from infra.credentials import of_program
 from infra.settings import StackSettings
 from infra.settings.base import SettingsError
+
+from .conftest import Engine
 
 ARGUMENTS: dict[str, Any] = {
     "project": "tpu-stack-local",
@@ -117,7 +127,125 @@ def test_whole_numbers_stay_whole_and_nothing_is_left_out_of_a_list() -> None:
 
 def test_an_argument_that_no_preview_knows_is_told_from_one_that_is_not_set() -> None:
     with pytest.raises(plugin.UnknownError):
-        plugin.told(PropertyValue({"name": PropertyValue.computed()}))
+        plugin.told(output())
+    with pytest.raises(plugin.UnknownError):
+        plugin.told(PropertyValue({"name": output()}))
+
+
+def output(**said: Any) -> PropertyValue:
+    """An output as the engine has it, which leaves out what is empty or false."""
+    value = Value()
+    value.struct_value.update({SIGNATURE: OUTPUT, **said})
+    whole = Struct(fields={"network": Value(struct_value=Struct(fields={"name": value}))})
+    plugin.completed(whole.fields["network"])
+    network: Any = PropertyValue.unmarshal_map(whole)["network"].value
+    name: PropertyValue = network["name"]
+    return name
+
+
+def test_an_output_is_read_whatever_the_engine_leaves_out_of_it() -> None:
+    assert plugin.told(output(value="own")) == "own"
+    assert output(value="own", dependencies=[NETWORK]).dependencies == {NETWORK}
+    assert plugin.told(output(value="own", secret=True)) == {"secure": ""}
+
+
+SIGNATURE = "4dabf18193072939515e22adb298388d"
+OUTPUT = "d0e6a833031e9bbcd3f4e8bde6ca49a4"
+NETWORK = "urn:pulumi:test::a-program::gcp:compute/network:Network::own"
+Construct = Callable[..., dict[str, Any]]
+
+
+class Monitor(mocks.MockMonitor):
+    """Keeps what it is told of resources, by their names, and has a place for hooks."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.told: dict[str, Any] = {}
+
+    def RegisterResource(self, request: Any) -> Any:
+        self.told[request.name] = request
+        return super().RegisterResource(request)
+
+    def RegisterResourceHook(self, request: Any) -> None:
+        """Keep none."""
+
+    RegisterErrorHook = RegisterResourceHook
+
+
+@pytest.fixture
+def construct(root: Path, monkeypatch: pytest.MonkeyPatch) -> Construct:
+    """Has the plugin make a component; returns what the engine was told of each resource."""
+    monkeypatch.setenv("PULUMI_CONFIG", "{}")
+    monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
+    # An engine that only records calls no hooks.
+    monkeypatch.setattr(advice, "watch_errors", lambda stack: None)
+
+    def of(preview: bool = False, **configured: str) -> dict[str, Any]:
+        monitor = Monitor(Engine(preview=preview))
+        network = {"create": PropertyValue(False), "name": PropertyValue("own")}
+        inputs = plain(ARGUMENTS).value | {
+            "network": PropertyValue(network, dependencies={NETWORK})
+        }
+        request = ConstructRequest("t:index:TpuTraining", "mnist", inputs, pulumi.ResourceOptions())
+
+        async def whole() -> None:
+            mocks.set_mocks(monitor.mocks, stack="test", preview=preview, monitor=monitor)
+            # A plugin has no stack.
+            settings.ROOT.set(None)
+            set_all_config(configured)
+            await plugin.Plugin(root).construct(request)
+
+        asyncio.run(whole())
+        return monitor.told
+
+    return of
+
+
+def plain(value: Any) -> Any:
+    """An argument as the engine has it."""
+    if isinstance(value, dict):
+        return PropertyValue({key: plain(each) for key, each in value.items()})
+    return PropertyValue(value)
+
+
+def test_what_an_argument_comes_from_is_deleted_after_the_component(construct: Construct) -> None:
+    assert construct()["mnist"].dependencies == [NETWORK]
+
+
+def test_a_component_asks_google_with_the_credentials_of_its_program(construct: Construct) -> None:
+    construct(**{"gcp:accessToken": "a token"})
+    assert of_program().token == "a token"
+
+
+def test_a_component_replaces_a_tpu_that_google_has_taken(
+    construct: Construct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "tpu-stack-test-mnist-tpu"
+    monkeypatch.setattr(advice, "look_for_preempted", lambda *_: lambda: {name: "It is PREEMPTED"})
+    assert list(construct()["mnist-tpu"].replaceOnChanges)[-1] == "description"
+
+
+def test_an_error_of_a_component_comes_with_its_cure(
+    construct: Construct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[str | None] = []
+    monkeypatch.setattr(advice, "watch_errors", watched.append)
+    construct(preview=True)
+    assert watched == []
+    construct()
+    # Not of a stack whose file `tpustack` could read.
+    assert watched == [None]
+
+
+def test_a_preview_of_a_component_waits_for_what_google_says(
+    construct: Construct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(
+        advice, "report", lambda *_: advice.look_up(lambda: time.sleep(0.5), told.append)
+    )
+    construct(preview=True)
+    assert told == [None]
 
 
 def named() -> dict[str, Any]:

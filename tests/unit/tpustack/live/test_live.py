@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from infra.grants import On, elsewhere
 from infra.names import names_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
@@ -43,7 +44,7 @@ def test_a_stack_that_can_be_made_is_fine_in_every_respect(live: Live) -> None:
         "capacity": "unknown"
     }
     assert code == 0
-    assert found.keys() == (QUESTIONS.keys() | {"capacity"}) - {"network", "peering"}
+    assert found.keys() == (QUESTIONS.keys() | {"capacity"}) - {"network", "peering", "grants"}
 
 
 def test_a_network_that_is_there_is_found(live: Live) -> None:
@@ -250,6 +251,7 @@ def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
     settings = parse(config | {"tpu-stack:jobs": {"enabled": True}}, "night")
     asked = MagicMock(settings=settings)
     asked.context.names = names_of(settings, "night")
+    asked.google.get.return_value = {}
     assert [one.state for one in account(asked)] == ["warning", "warning"]
     for end, call in zip(("sa", "job"), asked.google.get.call_args_list, strict=True):
         name = f"tpu-stack-night-{end}@p.example.com.iam.gserviceaccount.com"
@@ -263,8 +265,85 @@ def test_an_existing_account_must_be_there(live: Live, api: Client) -> None:
     accounts = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
     api.post(accounts, {"accountId": "machines"})
     code, found = live("service account", serviceAccount=email)
-    api.delete(f"{accounts}/{email}")
     assert (code, found["service account"]) == (0, ("ok", f"{email} is there"))
+    api.post(f"{accounts}/{email}:disable", {})
+    code, found = live("service account", serviceAccount=email)
+    api.delete(f"{accounts}/{email}")
+    said = f"{email} is disabled: nothing can act as it"
+    assert (code, found["service account"]) == (2, ("wrong", said))
+
+
+def test_the_account_of_vertex_ais_jobs_is_looked_for_too(live: Live) -> None:
+    email = f"vertex@{DEFAULT_PROJECT}.iam.gserviceaccount.com"
+    code, found = live("service account", jobs={"vertex": {"serviceAccount": email}})
+    assert (code, found["service account"]) == (2, ("wrong", f"{email} does not exist"))
+
+
+JOBS = {"enabled": True, "serviceAccount": f"train-jobs@{DEFAULT_PROJECT}.iam.gserviceaccount.com"}
+BROUGHT = {
+    "grantRoles": False,
+    "serviceAccount": f"machines@{DEFAULT_PROJECT}.iam.gserviceaccount.com",
+    "bucket": {"create": False, "name": "a-landing-zone"},
+    "jobs": JOBS,
+}
+
+
+@pytest.fixture
+def landing(api: Client) -> Iterator[None]:
+    """The accounts and the bucket that an administrator has made, without any grant."""
+    buckets = "storage.googleapis.com/storage/v1/b"
+    accounts = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
+    for name in ("machines", "train-jobs"):
+        api.post(accounts, {"accountId": name})
+    uniform = {"uniformBucketLevelAccess": {"enabled": True}}
+    bucket = {"name": "a-landing-zone", "iamConfiguration": uniform}
+    api.post(f"{buckets}?project={DEFAULT_PROJECT}", bucket)
+    yield
+    api.delete(f"{buckets}/a-landing-zone", status=204)
+    for name in ("machines", "train-jobs"):
+        api.delete(f"{accounts}/{name}@{DEFAULT_PROJECT}.iam.gserviceaccount.com")
+
+
+def grant(cloud: LocalCloud, api: Client) -> None:
+    """Grant what `tpustack check` lists."""
+    config = {f"tpu-stack:{key}": value for key, value in BROUGHT.items()}
+    base = {"gcp:project": DEFAULT_PROJECT, "tpu-stack:zone": "us-central1-b"}
+    settings = parse(base | config | {"tpu-stack:tpu": TPU}, "night")
+    places = {
+        On.PROJECT: "cloudresourcemanager.googleapis.com/v1/projects/{}",
+        On.ACCOUNT: f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts/{{}}",
+    }
+    for each in elsewhere(settings, names_of(settings, "night")):
+        binding: dict[str, object] = {"role": each.role, "members": [each.member]}
+        if each.condition:
+            only = {"title": each.condition.title, "expression": each.condition.expression}
+            binding["condition"] = only
+        if each.on is On.BUCKET:
+            url = f"storage.googleapis.com/storage/v1/b/{each.target}/iam"
+            policy = api.get(f"{url}?optionsRequestedPolicyVersion=3")
+            policy["bindings"] = [*policy["bindings"], binding]
+            api.put(url, policy | {"version": 3})
+        else:
+            url = places[each.on].format(each.target)
+            policy = api.post(f"{url}:getIamPolicy", {})
+            policy["bindings"] = [*policy.get("bindings", ()), binding]
+            api.post(f"{url}:setIamPolicy", {"policy": policy})
+
+
+def test_grants_that_others_are_to_make_are_looked_for(
+    live: Live, cloud: LocalCloud, api: Client, landing: None
+) -> None:
+    code, found = live("grants", **BROUGHT)
+    assert (code, found["grants"][0]) == (0, "warning")
+    grant(cloud, api)
+    code, found = live("grants", **BROUGHT)
+    jobs = JOBS["serviceAccount"]
+    assert (code, found["grants"]) == (0, ("ok", f"1 grant on {jobs}"))
+    # A deployer who creates no bucket needs no right to look at one.
+    _, found = live("bucket", member=STRANGER, **BROUGHT)
+    assert found["bucket"] == ("ok", "a-landing-zone is there, and you may not look at it")
+    code, found = live("grants", member=STRANGER, **BROUGHT)
+    assert (code, found["grants"]) == (0, ("warning", f"you may not see who has roles on {jobs}"))
 
 
 def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
@@ -328,6 +407,22 @@ def test_a_policy_that_refuses_what_the_stack_makes_is_named(
         code, found = live("org policies", **settings)
     assert (code, found["org policies"][0]) == (2, "wrong")
     assert f"constraints/{constraint} refuses" in found["org policies"][1]
+
+
+def test_a_policy_refuses_nothing_that_others_make(live: Live, api: Client) -> None:
+    alone = {
+        "vm": {"create": False, "osLogin": False},
+        "training": {"runOn": "tpu"},
+        "serviceAccount": f"machines@{DEFAULT_PROJECT}.iam.gserviceaccount.com",
+    }
+    with (
+        policy(api, "iam.disableServiceAccountCreation", enforce=True),
+        policy(api, "compute.requireOsLogin", enforce=True),
+        policy(api, "compute.trustedImageProjects", denyAll=True),
+        policy(api, "compute.disableSerialPortLogging", enforce=True),
+    ):
+        code, found = live("org policies", **alone)
+    assert (code, found["org policies"][0]) == (0, "ok")
 
 
 def test_a_policy_that_may_refuse_serial_port_logging_is_a_warning(live: Live, api: Client) -> None:
