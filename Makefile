@@ -130,7 +130,7 @@ sbom: release-tools  ## List what a deployment and a machine install, as Cyclone
 # Users choose older releases of TensorFlow, and only newer ones fix their advisories.
 AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
   requirements-release agent/tpu_agent/locks/tensorflow-cpu-2.19.1 \
-  agent/tpu_agent/locks/tensorflow-tpu-2.19.1,$(lock).txt) $(wildcard examples/*/requirements.txt)
+  agent/tpu_agent/locks/tensorflow-tpu-2.19.1 infra/template/requirements,$(lock).txt) $(wildcard examples/*/requirements.txt)
 
 # Each exception has its reason in .pip-audit.txt.
 audit: release-tools  ## Ask the advisory databases about every locked package (needs the network)
@@ -154,6 +154,14 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@$(LOCK) requirements-oldest.in --output-file requirements-oldest.txt
 	@$(LOCK) requirements-newest.in --output-file requirements-newest.txt
 	@$(LOCK) --universal requirements-next.in --output-file requirements-next.txt
+	@# A new project's: as for deploying, but the newest provider. With TPU Nodes, the entries of 8.
+	@sed -n '/^[ #]/d; /^pulumi-gcp=/d; s/ \\$$//p' requirements-deploy.txt > .new-project.txt
+	@grep -o '^pulumi-gcp==[^ ]*' requirements-next.txt >> .new-project.txt
+	@$(LOCK) --universal --no-annotate pyproject.toml --group pyproject.toml:setup \
+	  --constraint .new-project.txt --output-file infra/template/requirements.txt
+	@rm .new-project.txt
+	@printf 'parver\npulumi-gcp\n' | $(LOCK) --universal --no-annotate --no-deps - \
+	  --constraint requirements.txt --output-file infra/locks/pulumi-gcp-8.txt
 	@$(LOCK) --universal requirements-release.in --output-file requirements-release.txt
 	@$(PY) tools/lock_machines.py
 

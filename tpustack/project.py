@@ -79,6 +79,20 @@ def read_yaml(path: Path) -> Any:
         raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
+def locked_provider() -> str | None:
+    """Return the version of pulumi-gcp that a user's own project pins, which its program runs with.
+
+    A clone's program runs with the installed one, as this command.
+    """
+    folder = root()
+    try:
+        lock = (folder / "requirements.txt").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    pinned = re.search(r"^pulumi-gcp==([\d.]+)", lock, re.MULTILINE)
+    return pinned[1] if pinned and not (folder / _CLONE).is_dir() else None
+
+
 def state() -> Path:
     """Return the folder of the local stacks' state."""
     return root() / ".state"

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from infra.settings.machines import Architecture, RunOn
 from tpu_core import words
 from tpustack import errors
 from tpustack.errors import UsageError
-from tpustack.project import root
+from tpustack.project import locked_provider, root
 
 if TYPE_CHECKING:
     from tpu_training.compile import Answer, Manifest
@@ -127,7 +127,9 @@ def _misfit(settings: StackSettings) -> Iterator[str]:
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
     """Return what the checks look at besides the settings."""
-    return Context(stack, root(), catalog, names_of(settings, stack))
+    context = Context(stack, root(), catalog, names_of(settings, stack))
+    locked = locked_provider()
+    return replace(context, provider=locked) if locked else context
 
 
 def shown(path: Path) -> str:

@@ -149,7 +149,7 @@ def warn_about_grants(settings: StackSettings, context: Context) -> Iterator[str
         )
 
 
-# --- The generation of Google's provider that is installed: 8 to 10 work, 8 alone has TPU nodes
+# --- The generation of Google's provider: 8 to 10 work, 8 alone has TPU nodes
 
 # https://github.com/pulumi/pulumi-gcp/releases/tag/v9.0.0 takes `gcp.tpu.Node` out.
 _LAST_WITH_NODES = 8
@@ -158,26 +158,25 @@ _FIRST_WITH_BULK = (9, 20)
 
 
 def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the provider still has what the architecture needs.
+    """Check that the provider has what the stack declares.
 
     Otherwise the program would end in the middle of its declarations, with an AttributeError.
     """
-    generation = int(context.provider.partition(".")[0])
-    if settings.is_node and generation > _LAST_WITH_NODES:
-        why = f"needs TPU Nodes, which pulumi-gcp {context.provider} no longer supports"
-        versions = f">={_LAST_WITH_NODES}.34,<{_LAST_WITH_NODES + 1}"
-        cure = "Use architecture vm, or install the last major version that supports them: "
-        cure += f"`pip install 'pulumi-gcp{versions}'`"
-        yield Problem("architecture", settings.architecture.value, why, cure)
+    has = f"and the project has pulumi-gcp {context.provider}"
+    if settings.is_node and numbers(context.provider)[0] > _LAST_WITH_NODES:
+        why = f"needs TPU Nodes, which pulumi-gcp {_LAST_WITH_NODES} is the last to have, {has}"
+        yield Problem("architecture", settings.architecture.value, why, _cure("vm", 8))
     host = host_of(settings, context)
     slices = host.slices if host else ()
     if host and settings.tpu.topology in slices and numbers(context.provider) < _FIRST_WITH_BULK:
         first = ".".join(map(str, _FIRST_WITH_BULK))
-        why = f"needs a managed instance group in bulk mode, which pulumi-gcp {context.provider} "
-        why += "can't create"
-        cure = f"Use {host.tpu.topology}, or install pulumi-gcp {first} or later: "
-        cure += f"`pip install 'pulumi-gcp>={first}'`"
-        yield Problem("tpu.topology", settings.tpu.topology, why, cure)
+        why = f"needs a managed instance group in bulk mode, which pulumi-gcp {first} is the first "
+        why += f"to have, {has}"
+        yield Problem("tpu.topology", settings.tpu.topology, why, _cure(host.tpu.topology, 10))
+
+
+def _cure(other: str, generation: int) -> str:
+    return f"Use {other}, or install the one it needs: `tpustack provider {generation}`"
 
 
 # --- What budgets and messages have in common: e-mail addresses, and names of topics

@@ -1,4 +1,4 @@
-"""`tpustack new`: a project of the user's own, which works without a clone.
+"""`tpustack new`: a project of the user's own, which works without a clone; and its provider.
 
 Its files are those of infra/template and the wheels of what is installed here. So what runs is what
 was tried, and no index is asked for a name that a stranger may have taken.
@@ -7,8 +7,10 @@ was tried, and no index is asked for a name that a stranger may have taken.
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -19,6 +21,7 @@ import click
 
 from infra import names
 from tpustack import project, stacks
+from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError
 
 TEMPLATE = Path(names.__file__).with_name("template")
@@ -28,6 +31,10 @@ _BOOTSTRAP = [Path("bootstrap", name) for name in _PROGRAM]
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
 _PLUGIN = "components"
+# What pins Google's provider, by its generation: 8 is the last with TPU Nodes, 10 the newest.
+_PROVIDERS = {"8": TEMPLATE.with_name("locks") / "pulumi-gcp-8.txt", "10": TEMPLATE / _LOCK}
+# Its entry in a lock, and that of what 8 alone depends on.
+_ENTRIES = re.compile(r"^(?:parver|pulumi-gcp)==.*\n(?:[ \t].*\n)*", re.MULTILINE)
 # Where the part of Pulumi.yaml begins that only `pulumi new` reads.
 _FOR_PULUMI = "# `pulumi new`"
 _HEADING = """\
@@ -45,8 +52,8 @@ def new_command(folder: Path) -> None:
     It has a program, stack files, workflows for GitHub that check, preview and deploy them, and
     the installed packages as wheels in dist/. requirements.txt pins those and all that they depend
     on, by hash. The stack `local` runs in the local Google Cloud; `dev` needs your Google Cloud
-    project.
-    Existing files are never changed.
+    project. Existing files are never changed. Google's provider is the newest; for TPU Nodes, run
+    `tpustack provider 8` in the project.
     """
     target = folder.resolve()
     create(target)
@@ -57,6 +64,34 @@ def new_command(folder: Path) -> None:
         '  eval "$(tpustack local env --backend)"\n'
         "  pulumi stack init --stack local\n  pulumi up --stack local"
     )
+
+
+@click.command("provider")
+@click.argument("generation", type=click.Choice([*_PROVIDERS]))
+def provider_command(generation: str) -> None:
+    """Install a generation of Google's provider (pulumi-gcp) in a project of `tpustack new`.
+
+    8 is for stacks with TPU Nodes (`architecture: node`), 10 for all others. The project's
+    requirements then pin it by hash, and `pulumi install` installs them and the provider's plugin.
+    """
+    folder = project.root()
+    if project.locked_provider() is None:
+        raise UsageError(
+            f"{folder} is not a project of `tpustack new`, whose {_LOCK} pins pulumi-gcp. A clone "
+            "keeps the one that its tools can build: create a project outside of it"
+        )
+    # Without an engine nothing is changed.
+    tools = toolchain.find()
+    entries = "".join(_ENTRIES.findall(_PROVIDERS[generation].read_text(encoding="utf-8")))
+    for lock in (folder / _LOCK, folder / _PLUGIN / _LOCK):
+        if lock.exists():
+            text = lock.read_text(encoding="utf-8")
+            # In their place, so that a review shows them alone.
+            whole = _ENTRIES.sub("\0", text).replace("\0", entries, 1).replace("\0", "")
+            lock.write_text(whole, encoding="utf-8")
+    click.echo(f"{_LOCK} pins pulumi-gcp {project.locked_provider()}; `pulumi install`:")
+    if subprocess.run([tools.bin / "pulumi", "install"], cwd=folder, check=False).returncode:
+        raise TpustackError(f"`pulumi install` failed in {folder}. Mend that, and run it again")
 
 
 def create(target: Path) -> None:

@@ -26,9 +26,8 @@ def test_a_generation_without_classic_nodes_refuses_them_and_names_the_one_that_
     root: Path,
 ) -> None:
     assert problems(NODE, "10.2.0", root) == [
-        'architecture: "node" needs TPU Nodes, which pulumi-gcp 10.2.0 no longer supports. '
-        "Use architecture vm, or install the last major version that supports them: `pip install "
-        "'pulumi-gcp>=8.34,<9'`."
+        'architecture: "node" needs TPU Nodes, which pulumi-gcp 8 is the last to have, and the '
+        "project has pulumi-gcp 10.2.0. Use vm, or install the one it needs: `tpustack provider 8`."
     ]
     assert problems(NODE, "8.34.0", root) == []
 

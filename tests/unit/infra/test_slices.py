@@ -50,7 +50,7 @@ def test_every_topology_of_the_catalog_is_taken_with_the_provider_that_makes_it(
             settings = parsed(topology, zone=host.tpu.zones[0], tpu=tpu)
             assert said_of(settings, root) == []
             (problem,) = said_of(settings, root, "9.19.2")
-            assert "pip install 'pulumi-gcp>=9.20'" in problem
+            assert "`tpustack provider 10`" in problem
 
 
 @pytest.mark.parametrize(

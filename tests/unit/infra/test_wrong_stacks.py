@@ -157,9 +157,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a slice of several machines of Compute Engine",
         compute({**HOST, "topology": "4x4"}, jobs={"enabled": True}),
-        'tpu.topology: "4x4" needs a managed instance group in bulk mode, which pulumi-gcp 8.34.0 '
-        "can't create. Use 2x2, or install pulumi-gcp 9.20 or later: "
-        "`pip install 'pulumi-gcp>=9.20'`.",
+        'tpu.topology: "4x4" needs a managed instance group in bulk mode, which pulumi-gcp 9.20 is '
+        "the first to have, and the project has pulumi-gcp 8.34.0. Use 2x2, or install the one it "
+        "needs: `tpustack provider 10`.",
     ),
     (
         "a topology that no such machine has",

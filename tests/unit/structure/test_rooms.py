@@ -145,7 +145,15 @@ def test_no_file_is_longer_than_a_sitting(room: str) -> None:
     assert long == {}
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-deploy.txt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "requirements.txt",
+        "requirements-deploy.txt",
+        "infra/template/requirements.txt",
+        "infra/locks/pulumi-gcp-8.txt",
+    ],
+)
 def test_a_lock_names_no_package_index_and_has_hashes_for_everything(name: str) -> None:
     lock = (ROOT / name).read_text(encoding="utf-8")
     assert "://" not in lock

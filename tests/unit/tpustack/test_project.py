@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -251,6 +252,93 @@ def test_of_a_new_project_that_is_interrupted_nothing_is_left(
     # What was there stays.
     assert {path.name for path in tmp_path.rglob("*")} == {"made", "mine", "stacks", "Pulumi.yaml"}
     assert list(tmp_path.rglob("Pulumi.yaml")) == [made / "Pulumi.yaml"]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's project, with the template's requirements, and a Pulumi that installs nothing."""
+    folder = tmp_path / "mine"
+    shutil.copytree(REPOSITORY / "infra" / "template", folder)
+    shutil.copy(folder / "requirements.txt", folder / "components")
+    for lock in (folder / "requirements.txt", folder / "components" / "requirements.txt"):
+        lock.write_text("./dist/a.whl --hash=sha256:00\n" + lock.read_text())
+    engine = tmp_path / "bin" / "pulumi"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/sh\necho "$@" > called\ntest ! -e broken\n')
+    engine.chmod(0o755)
+    monkeypatch.setattr(toolchain, "clone", lambda: None)
+    monkeypatch.setenv("PATH", str(engine.parent), prepend=os.pathsep)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def pinned(lock: Path) -> list[str]:
+    """The packages of a lock; hashes follow each."""
+    return re.findall(
+        r"^([\w.-]+==[\w.]+) .*\\\n    --hash=sha256:", lock.read_text(), re.MULTILINE
+    )
+
+
+def node(folder: Path) -> None:
+    """Make the project's stack dev one with a TPU Node."""
+    text = (REPOSITORY / "tpustack" / "demo-local-node.yaml").read_text(encoding="utf-8")
+    (folder / "stacks" / "Pulumi.dev.yaml").write_text(text, encoding="utf-8")
+
+
+def test_a_new_project_has_the_newest_provider_and_one_command_installs_the_one_of_tpu_nodes(
+    run: Run, mine: Path
+) -> None:
+    lock = mine / "requirements.txt"
+    newest = lock.read_text()
+    assert "pulumi-gcp==10.2.0" in pinned(lock)
+    node(mine)
+    needs = (
+        "which pulumi-gcp 8 is the last to have, and the project has pulumi-gcp 10.2.0. "
+        "Use vm, or install the one it needs: `tpustack provider 8`."
+    )
+    assert needs in run("check", "--stack", "dev").err
+    done = run("provider", "8")
+    assert (done.code, done.out) == (
+        0,
+        "requirements.txt pins pulumi-gcp 8.34.0; `pulumi install`:\n",
+    )
+    assert (mine / "called").read_text() == "install\n"
+    assert "pulumi-gcp" not in run("check", "--stack", "dev").err
+    for file in (lock, mine / "components" / "requirements.txt"):
+        text, packages = file.read_text(), pinned(file)
+        assert text.startswith("./dist/a.whl ")
+        assert {"parver==1.0.1.post0", "pulumi-gcp==8.34.0"} <= set(packages)
+        assert "pulumi-gcp==10.2.0" not in packages
+    assert run("provider", "10").code == 0
+    assert lock.read_text() == newest
+
+
+def test_what_pins_the_provider_of_tpu_nodes_is_what_the_tests_run_with(mine: Path) -> None:
+    """And the other packages of a new project are those of a deployment."""
+    deploying = {*pinned(REPOSITORY / "requirements-deploy.txt")}
+    nodes = {*pinned(REPOSITORY / "infra" / "locks" / "pulumi-gcp-8.txt")}
+    newest = {*pinned(mine / "requirements.txt")}
+    assert nodes <= deploying
+    assert newest - deploying == {"pulumi-gcp==10.2.0"}
+    assert deploying - newest == nodes
+    assert "pulumi-gcp==10.2.0" in pinned(REPOSITORY / "requirements-next.txt")
+
+
+def test_where_the_installation_of_a_provider_fails_the_command_says_so(
+    run: Run, mine: Path
+) -> None:
+    (mine / "broken").touch()
+    done = run("provider", "8")
+    assert (done.code, done.err) == (
+        1,
+        f"error: `pulumi install` failed in {mine}. Mend that, and run it again\n",
+    )
+
+
+def test_a_clone_keeps_its_provider(run: Run) -> None:
+    done = run("provider", "10")
+    assert done.code == 2
+    assert f"error: {REPOSITORY} is not a project of `tpustack new`" in done.err
 
 
 def test_without_a_clone_the_engine_is_the_one_on_the_path(

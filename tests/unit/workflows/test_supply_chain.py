@@ -17,7 +17,12 @@ RELEASE: dict[str, Any] = yaml.safe_load(
     (root() / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
 )
 JOBS = RELEASE["jobs"]
-FOLDERS = ("requirements*.txt", "agent/tpu_agent/locks/*.txt", "examples/*/requirements.txt")
+FOLDERS = (
+    "requirements*.txt",
+    "agent/tpu_agent/locks/*.txt",
+    "examples/*/requirements.txt",
+    "infra/template/requirements.txt",
+)
 LOCKS = [lock for names in FOLDERS for lock in root().glob(names)]
 
 
