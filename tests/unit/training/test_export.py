@@ -160,8 +160,8 @@ def test_a_best_checkpoint_that_no_evaluation_chose_is_refused_with_what_there_i
         (tmp_path / name).symlink_to(digits_model / name)
     newest = re.escape(tpu_training.load(str(tmp_path)).checkpoint)
     words = (
-        rf"contains no best checkpoint, .* but the newest, {newest}; omit --best \(best=True\) .*, "
-        "or train with such a split, as --validation_fraction="
+        rf"contains no best checkpoint, but the newest, {newest}; omit --best \(best=True\) .*, "
+        "or train with a validation split, such as --validation_fraction="
     )
     with pytest.raises(InputError, match=words):
         tpu_training.load(str(tmp_path), best=True)

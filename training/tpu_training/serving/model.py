@@ -153,9 +153,9 @@ def _checkpoint(model_dir: str, best: bool) -> str:
     if not newest:
         raise errors.InputError(f"--model-dir={model_dir}: contains no checkpoint; train first")
     raise errors.InputError(
-        f"--model-dir={model_dir}: contains no best checkpoint, which evaluations of a validation "
-        f"split choose, but the newest, {newest}; omit --best (best=True) to take that one, or "
-        "train with such a split, as --validation_fraction=0.1 makes one"
+        f"--model-dir={model_dir}: contains no best checkpoint, but the newest, {newest}; omit "
+        "--best (best=True) to take that one, or train with a validation split, such as "
+        "--validation_fraction=0.1"
     )
 
 
