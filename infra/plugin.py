@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pulumi
-from google.protobuf.struct_pb2 import Value
 from pulumi.errors import InputPropertiesError
 from pulumi.provider.experimental import provider as protocol
 from pulumi.provider.experimental import server
@@ -245,10 +244,11 @@ class UnknownError(Exception):
 # --- The plugin
 
 
-def completed(value: Value) -> None:
+def completed(value: Any) -> None:
     """Say of each output in an argument what the engine leaves out if there is nothing to say.
 
-    The SDK (3.259) ends with an error without it (PropertyValue.unmarshal).
+    `value` is a protobuf Value. The SDK (3.259) ends with an error without what is left out
+    (PropertyValue.unmarshal).
     """
     for each in (*value.list_value.values, *value.struct_value.fields.values()):
         completed(each)

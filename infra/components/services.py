@@ -57,5 +57,5 @@ def until_they_answer() -> pulumi.ResourceHookBinding | None:
 
 async def _wait(args: pulumi.ResourceHookArgs) -> None:
     made = args.new_inputs or {}
-    # On a thread: the program goes on to declare the rest, and others wait for their APIs.
+    # On a thread: the program still declares the rest, and others wait for their APIs.
     await asyncio.to_thread(wait_until_it_answers, made["project"], made["service"])

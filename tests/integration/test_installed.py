@@ -149,7 +149,6 @@ def test_the_pipeline_of_a_project_of_ones_own_previews_and_deploys_without_a_cl
             "ENVIRONMENT": str(deploying.environment),
         },
         cwd=tmp_path,
-        seconds=600,
     )
     assert said.count("\nlocal: changes\n") == 2
     assert "\ndestroyed\n" in said

@@ -50,6 +50,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "infra.cost",
         "infra.credentials",
         "infra.deployer",
+        # What a landing zone's administrator is to grant.
+        "infra.grants",
         # The address of Vertex AI, and the custom jobs that are a stack's and have not ended.
         "infra.rest",
         "infra.resources.vertex",

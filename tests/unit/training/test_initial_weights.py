@@ -121,7 +121,7 @@ def test_weights_of_every_form_are_taken_by_name_and_shape(
 def hugging_face_bert(rows: int, size: int, layers: int, places: int) -> dict[str, Array]:
     """Weights as Hugging Face's BertForPreTraining stores them, outputs of a kernel first."""
     chance = np.random.default_rng(4)
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (rows, size),
         "embeddings.position_embeddings.weight": (places, size),
         "embeddings.token_type_embeddings.weight": (2, size),
@@ -248,7 +248,7 @@ def test_a_table_with_a_row_more_for_padding_takes_all_that_the_file_has(
     one_device: Cluster, tmp_path: Path
 ) -> None:
     """As GPT-2's tokenizer needs, which has no padding; two rows more are another vocabulary's."""
-    given = {"tokens/table": np.ones((5, 2), np.float32), "places/table": np.ones((3, 2))}
+    given: dict[str, Array] = {"tokens/table": np.ones((5, 2)), "places/table": np.ones((3, 2))}
     path = _write_checkpoint(tmp_path, given)
     model = tf.Module()
     model.tokens, model.places = Embedding(6, 2, seed=1), Embedding(5, 2, seed=2)
