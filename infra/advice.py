@@ -265,7 +265,8 @@ def watch_errors(stack: str | None) -> None:
 
 
 async def _tell_cures(args: pulumi.ErrorHookArgs) -> bool:
-    for cure in await asyncio.to_thread(cures, args.errors[0]):
+    # Not of the loop's pool, whose threads may all be registrations that wait for hooks.
+    for cure in await asyncio.wrap_future(start(lambda: cures(args.errors[0]))):
         pulumi.log.warn(f"{args.name}: {cure}.")
     return False  # Nothing is tried again.
 

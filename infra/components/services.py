@@ -1,6 +1,5 @@
 """The Google APIs of a project, as resources."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +54,6 @@ def until_they_answer() -> pulumi.ResourceHookBinding | None:
     return pulumi.ResourceHookBinding(after_create=[_wait])
 
 
-async def _wait(args: pulumi.ResourceHookArgs) -> None:
+def _wait(args: pulumi.ResourceHookArgs) -> None:
     made = args.new_inputs or {}
-    # On a thread: the program still declares the rest, and others wait for their APIs.
-    await asyncio.to_thread(wait_until_it_answers, made["project"], made["service"])
+    wait_until_it_answers(made["project"], made["service"])

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pulumi
 import pytest
 
 from infra import advice, apis
 from infra.apis import apis_of
-from infra.components import services
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -125,21 +121,3 @@ def test_an_api_that_never_answers_is_waited_for_five_minutes(
     token(DEVELOPER)
     with pytest.raises(TimeoutError, match="still refuses calls"):
         apis.wait_until_it_answers(DEFAULT_PROJECT, TPU, clock.now, clock.advance)
-
-
-def test_several_new_apis_are_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = threading.Barrier(2, timeout=20)
-    monkeypatch.setattr(services, "wait_until_it_answers", lambda *_: both.wait())
-
-    async def made() -> None:
-        hooks: Any = services.until_they_answer()
-        (hook,) = hooks.after_create
-        await asyncio.gather(hook(args(TPU)), hook(args(STORAGE)))
-
-    asyncio.run(made())
-
-
-def args(api: str) -> pulumi.ResourceHookArgs:
-    """A service that has just been enabled."""
-    inputs = {"project": DEFAULT_PROJECT, "service": api}
-    return pulumi.ResourceHookArgs("urn", "id", api, "gcp:projects/service:Service", inputs)
