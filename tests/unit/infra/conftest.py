@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
+import pulumi_gcp as gcp
 import pytest
 from pulumi.runtime import mocks as pulumi_mocks
 from pulumi.runtime.proto import source_pb2
@@ -27,6 +28,9 @@ from infra.settings import StackSettings
 from infra.settings.parse import parse
 
 REPOSITORY = Path(__file__).parents[3]
+NEEDS_NODES = pytest.mark.skipif(
+    not hasattr(gcp.tpu, "Node"), reason="this generation of the provider has no classic nodes"
+)
 
 # Pulumi's plugins have a copy of Google's messages, of which a process takes one alone. Other tests
 # of this process use Google's clients.

@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pulumi_gcp as gcp
 import pytest
 
 from infra.checks import find_problems
@@ -17,7 +16,7 @@ from infra.settings.base import SettingsError
 from infra.settings.parse import parse
 
 from .calls import ANY_MARK, Call
-from .conftest import Declared, Engine, Run, context_of
+from .conftest import NEEDS_NODES, Declared, Engine, Run, context_of
 from .generate import stack
 from .machine_calls import calls
 
@@ -35,9 +34,7 @@ FORMS: dict[str, Callable[[StackSettings], object]] = {
 }
 
 
-@pytest.mark.skipif(
-    not hasattr(gcp.tpu, "Node"), reason="this generation of the provider has no classic nodes"
-)
+@NEEDS_NODES
 def test_what_google_is_asked_is_what_the_program_declares(
     run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

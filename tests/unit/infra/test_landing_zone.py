@@ -16,7 +16,7 @@ from infra.grants import commands
 from infra.names import names_of, project_of
 from infra.settings.parse import parse
 
-from .conftest import Run, config
+from .conftest import NEEDS_NODES, Run, config
 
 EMAIL = "tpu@hub-project.iam.gserviceaccount.com"
 JOBS = "jobs@hub-project.iam.gserviceaccount.com"
@@ -151,6 +151,7 @@ def test_a_person_keeps_a_role_in_the_project_and_not_one_on_the_stacks_own_acco
     assert {f"user-{ADA}: {ADA}", f"acts-as-{ADA}: {ADA}"} <= shared
 
 
+@NEEDS_NODES
 @pytest.mark.parametrize("create", [True, False])
 def test_googles_account_of_all_tpu_nodes_keeps_a_bucket_that_is_not_the_stacks(
     kept: Kept, create: bool

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pulumi_gcp as gcp
 import pytest
 
 from infra.components.identity import week
@@ -20,16 +19,13 @@ from infra.settings.base import SettingsError
 from tpu_agent import main as machine
 from tpu_agent.bundle import program
 
-from .conftest import REPOSITORY, Engine, Run, config
+from .conftest import NEEDS_NODES, REPOSITORY, Engine, Run, config
 
 NODE = {
     "acceleratorType": "v2-8",
     "tensorflowVersion": "2.12.1",
     "cidrBlock": "10.240.1.0/29",
 }
-NEEDS_NODES = pytest.mark.skipif(
-    not hasattr(gcp.tpu, "Node"), reason="this generation of the provider has no classic nodes"
-)
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
 ON_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-se"}
 
