@@ -197,7 +197,7 @@ def recover_(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) ->
     def run(engine: Stack, *options: str) -> str:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        mine = SimpleNamespace(select=lambda name, create: engine)
+        mine = SimpleNamespace(stack=lambda name: engine)
         monkeypatch.setattr(recovery, "users_own", lambda: mine)
         monkeypatch.setattr(recovery, "repeat", partial(recovery.repeat, sleep=stop))
         done = CliRunner().invoke(recovery.recover_command, ["--stack", engine.name, *options])
