@@ -13,10 +13,10 @@ T = TypeVar("T")
 PATIENCE = 900.0
 
 
-def until(look: Callable[[], T], what: str = "it happens", pause: float = 0.02) -> T:
-    """Look every `pause` seconds until there is something true, and return that."""
+def until(look: Callable[[], T], what: str = "it happens") -> T:
+    """Look until there is something true, and return that."""
     deadline = time.monotonic() + PATIENCE
     while not (seen := look()):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(pause)
+        time.sleep(0.05)
     return seen

@@ -106,26 +106,28 @@ pulumi stack output --stack local tpu_name
 """
 
 
+def typed(script: str, deploying: Installed, tools: Toolchain, folder: Path) -> str:
+    """What commands write that a user types in a folder, who confirms everything."""
+    binaries = (deploying.environment / "bin", tools.bin, os.defpath)
+    variables = {
+        **toolchain.engine(tools),
+        "PATH": os.pathsep.join(map(str, binaries)),
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "ENVIRONMENT": str(deploying.environment),
+        "PULUMI_SKIP_CONFIRMATIONS": "true",
+        "PULUMI_OPTION_SKIP_PREVIEW": "true",
+    }
+    return output(["bash", "-e", "-o", "pipefail", "-c", script], variables, cwd=folder)
+
+
 def test_a_project_of_ones_own_goes_up_and_down_in_the_local_cloud_without_a_clone(
     deploying: Installed, tools: Toolchain, tmp_path: Path
 ) -> None:
     commands = PAGE.partition("\n## 2.")[2].partition("```sh\n")[2].partition("```")[0]
     assert "\npulumi install\n" in commands
     script = commands.replace("pulumi install", INSTALL).replace("pulumi up --stack local\n", INIT)
-    binaries = (deploying.environment / "bin", tools.bin, os.defpath)
-    said = output(
-        ["bash", "-e", "-o", "pipefail", "-c", script],
-        {
-            **toolchain.engine(tools),
-            "PATH": os.pathsep.join(map(str, binaries)),
-            "HOME": str(tmp_path),
-            "LANG": "C.UTF-8",
-            "ENVIRONMENT": str(deploying.environment),
-            "PULUMI_SKIP_CONFIRMATIONS": "true",
-            "PULUMI_OPTION_SKIP_PREVIEW": "true",
-        },
-        cwd=tmp_path,
-    )
+    said = typed(script, deploying, tools, tmp_path)
     assert "\nlocal: fine\n" in said
     assert "\ntrial: fine\n" in said
     assert "\ntpu-stack-local-tpu\n" in said
@@ -138,18 +140,7 @@ def test_the_pipeline_of_a_project_of_ones_own_previews_and_deploys_without_a_cl
     deploying: Installed, tools: Toolchain, tmp_path: Path
 ) -> None:
     """What its workflows run, for the stack that the local cloud can make."""
-    binaries = (deploying.environment / "bin", tools.bin, os.defpath)
-    said = output(
-        ["bash", "-e", "-o", "pipefail", "-c", PIPELINE],
-        {
-            **toolchain.engine(tools),
-            "PATH": os.pathsep.join(map(str, binaries)),
-            "HOME": str(tmp_path),
-            "LANG": "C.UTF-8",
-            "ENVIRONMENT": str(deploying.environment),
-        },
-        cwd=tmp_path,
-    )
+    said = typed(PIPELINE, deploying, tools, tmp_path)
     assert said.count("\nlocal: changes\n") == 2
     assert "\ndestroyed\n" in said
 
@@ -173,7 +164,7 @@ git commit --quiet --all --message two
 tpustack ci preview --base main --stack local || [ $? -eq 3 ]
 mv build/ci build/plan
 tpustack ci deploy --stack local --plans build/plan --policies-of main || [ $? -eq 3 ]
-pulumi destroy --stack local --yes --skip-preview >/dev/null
+pulumi destroy --stack local >/dev/null
 echo destroyed
 """
 

@@ -273,7 +273,7 @@ class Proof:
             self.seconds, self._cleaned = self._now() - self.asked, True
 
     def _delete(self, name: str, settle: float = 0.0) -> None:
-        """Delete a TPU VM until Google lists it no more; `left` has its full name if it may stay.
+        """Delete a TPU VM until Google no longer lists it; `left` has its full name if it may stay.
 
         An answer that was lost counts for nothing. Before Google has listed it, it is asked for
         `settle` seconds: a request whose answer was lost may still be carried out.

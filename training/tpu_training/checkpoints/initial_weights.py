@@ -57,7 +57,6 @@ _BERT_MAP = (
 # What tables of a row for each token or place are called, here and in Keras.
 _TABLES = ("table", "embeddings")
 
-
 # A replacement for names of the file that match a pattern.
 _Rule = tuple[str, "re.Pattern[str]", str]
 Array = npt.NDArray[Any]

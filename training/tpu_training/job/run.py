@@ -236,7 +236,7 @@ class Trainer:
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
-        names, (tokens, content) = self._data.manifest.class_names, self._vocabulary()
+        names, (tokens, content) = self._data.manifest.class_names, self._vocabulary
         if tokens:
             files.write_bytes(f"{job.model_dir.rstrip('/')}/{tokens}", content)
         model_description.describe_model(
@@ -322,9 +322,10 @@ class Trainer:
         made = (cluster, job.params, state, self._spec)
         evaluate = functools.partial(evaluate_given, *made)
         history = self._monitor.history.rows
-        predict = create_prediction(*made, self._vocabulary())
+        predict = create_prediction(*made, self._vocabulary)
         return Result(summary, values, history, state.model, job.model_dir, predict, evaluate)
 
+    @functools.cached_property
     def _vocabulary(self) -> tuple[str, bytes]:
         """Return the name and content of the tokenizer's file, for texts."""
         name = self._data.manifest.vocabulary
