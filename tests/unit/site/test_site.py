@@ -180,7 +180,6 @@ def test_pages_are_legible_on_any_screen_and_ask_no_other_host(url: str) -> None
     assert wrong == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page in menu(MENU)])
 def test_the_code_of_a_page_fits_it(page: str) -> None:
     blocks = [block for language, block in fenced(page) if language not in WRAPPED]
