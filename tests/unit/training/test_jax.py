@@ -302,7 +302,7 @@ def test_googles_compiler_takes_what_jax_gets() -> None:
     code = "import sys; from tests.unit.training.test_jax import *; compile_for_tpus(*sys.argv[1:])"
     own = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code, "v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"],
+        [sys.executable, "-c", code, "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"],
         env={**os.environ, **own},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -311,8 +311,11 @@ def test_googles_compiler_takes_what_jax_gets() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said = [line.split() for line in done.stdout.splitlines()[-3:]]
-    assert [line[:2] for line in said] == [["v5e:2x2", "4"], ["v6e:2x2", "4"], ["tpu7x:2x2x1", "8"]]
+    said = [line.split() for line in done.stdout.splitlines()[-4:]]
+    assert [line[:2] for line in said] == [
+        *(["v5e:2x2", "4"], ["v5p:2x2x1", "4"]),
+        *(["v6e:2x2", "4"], ["tpu7x:2x2x1", "8"]),
+    ]
     assert all(int(line[2]) > 0 for line in said)
 
 
