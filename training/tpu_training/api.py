@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpu_training.serving.model import RestoredModel
 
 # features and targets of a split
-Arrays = tuple[Any, Any]
+Arrays = tuple[Any, ...]
 
 
 def fit(
@@ -240,10 +240,11 @@ def write_data(
     Args:
         directory: A new or empty local directory.
         train: Features and targets of the examples to train with. Features are bytes (examples,
-            height, width[, channels]), token ids from 1 (examples, length) with 0 for padding, or
-            a list of texts. Targets are whole numbers from 0 (examples,) for classes, 0 and 1
-            (examples, labels), floats (examples[, numbers]), a class for each token (-1: none) or
-            pixel (255: none), or None.
+            height, width[, channels]), token ids from 1 (examples, length) with 0 for padding, a
+            list of texts, any other array, or a dictionary of arrays. Targets are whole numbers
+            from 0 (examples,) for classes, 0 and 1 (examples, labels), floats (examples[,
+            numbers]), a class for each token (-1: none) or pixel (255: none), a dictionary of
+            several, or None. A third array has the examples' weights.
         test: Those to evaluate with at the end.
         validation: Those that choose the best checkpoint in between, if any.
         name: The dataset's name.

@@ -245,12 +245,6 @@ def test_a_data_function_without_a_test_split_is_split_at_random(
             r"mine\.py:5: returned a list, expected a tf\.data",
         ),
         ("first, count = (0", "first, count = (1 / 0", r"mine\.py:8: ZeroDivisionError"),
-        (", n % 3)", ", n, n)", r"mine\.py:\d+: files hold one target .* but this has weights"),
-        (
-            "tf.uint8",
-            "tf.float32",
-            r"mine\.py:5: files hold bytes .* has features float32 of",
-        ),
         ("n % 3", "[n]", r"mine\.py:5: split train: gave a class other than 0 to 1"),
         (
             "(2, 2, 1)",

@@ -266,7 +266,7 @@ def test_two_examples_that_are_mixed_have_no_weights(one_device: Cluster, tmp_pa
         return keras.Sequential(layers)
 
     with pytest.raises(
-        InputError, match="yields weights, but --mixup and --cutmix mix two examples"
+        InputError, match="has weights, but --mixup and --cutmix mix two examples"
     ):
         on(
             one_device,

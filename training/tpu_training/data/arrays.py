@@ -15,8 +15,9 @@ from tpu_training.errors import DataError, require
 from tpu_training.models import spec as specs
 
 Array = npt.NDArray[Any]
-# Features and targets of a split: arrays or lists of one length; None for no targets.
-Split = tuple[Any, Any]
+# Features, targets and, if they have some, weights of a split: arrays or lists of one length, or
+# dictionaries of them; None for no targets.
+Split = tuple[Any, ...]
 
 
 def source_of_arrays(
@@ -29,12 +30,17 @@ def source_of_arrays(
     """
     from tpu_training.data import data_set, function  # They load TensorFlow.
 
-    features = {split: np.asarray(values) for split, (values, _) in splits.items()}
-    texts = {split: array for split, array in features.items() if array.dtype.kind in "UO"}
-    given = {
-        split: (np.arange(len(array)) if split in texts else array, splits[split][1])
-        for split, array in features.items()
+    arrays = {
+        split: np.asarray(features)
+        for split, (features, *_) in splits.items()
+        if not isinstance(features, Mapping)
     }
+    texts = {split: array for split, array in arrays.items() if array.dtype.kind in "UO"}
+    plain = {
+        split: (np.arange(len(array)) if split in texts else array,)
+        for split, array in arrays.items()
+    }
+    given = {split: (*plain.get(split, one[:1]), *one[1:]) for split, one in splits.items()}
     made = data_set.given_function(given, class_names, shuffles=False)
     return function.source_of(made, name, source.Options(), texts or None)
 

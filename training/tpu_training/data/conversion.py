@@ -100,15 +100,23 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
     prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
     with new_folder(directory):
         splits = {
-            split: write_split(directory, f"{prefix}-{split}", examples, encoder, data.targets)
+            split: write_split(
+                *(directory, f"{prefix}-{split}", examples, encoder, data.targets, data.weighted)
+            )
             for split, examples in data.splits.items()
         }
-        spec = manifest.stored_spec(
-            *(encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets),
-            *(start, tokenizer.end[0] if tokenizer and tokenizer.end else -1),
-            padding=tokenizer.padding if tokenizer else 0,
+        if isinstance(encoder, Arrays):
+            spec = encoder.form
+        else:
+            spec = manifest.stored_spec(
+                *(encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets),
+                *(start, tokenizer.end[0] if tokenizer and tokenizer.end else -1),
+                padding=tokenizer.padding if tokenizer else 0,
+            )
+            spec = dataclasses.replace(spec, several=data.form.several if data.form else ())
+        written = Manifest(
+            *(prefix, spec, encoder.encoding, splits, data.class_names, file[0], data.weighted)
         )
-        written = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, file[0])
         if file[0]:
             (directory / file[0]).write_bytes(file[1])
         (directory / manifest.FILE_NAME).write_text(written.to_json(), encoding="utf-8")
@@ -147,10 +155,12 @@ def _encoder(data: Source, storage: Storage, tokenizer: Tokenizer | None) -> Enc
     first: Any = next(data.splits["train"].read()).feature
     if data.vocabulary:
         (length,) = np.shape(first)
-        return Tokens(lambda feature: np.asarray(feature).tolist(), length, data.vocabulary)
+        return Tokens(np.asarray, length, data.vocabulary)
     if tokenizer:
         length = storage.text_length
         return Tokens(lambda words: tokenizer.encode(str(words), length), length, tokenizer.size)
+    if data.form and data.kind == source.ARRAY:
+        return Arrays(data.form)
     encoding = manifest.ENCODED if isinstance(first, bytes) else manifest.RAW
     return Images(storage.encoding or encoding)
 
@@ -268,7 +278,12 @@ def new_folder(directory: Path) -> Iterator[None]:
 
 
 def write_split(
-    directory: Path, prefix: str, examples: Examples, encoder: Encoder, targets: str
+    directory: Path,
+    prefix: str,
+    examples: Examples,
+    encoder: Encoder,
+    targets: str,
+    weighted: bool = False,
 ) -> Split:
     """Write `examples` to files PREFIX-00000-of-0000N.tfrecord in turn.
 
@@ -279,7 +294,8 @@ def write_split(
     # Encoding checks each image by decoding it, which is most of the time, so it runs in threads:
     # TensorFlow releases Python's lock while it decodes. `map` keeps the order.
     def record(example: Example) -> bytes:
-        return _serialise(dict([encoder.encode(example), *_target(example.label, targets)]))
+        fields = encoder.encode(example) | _target(example.label, targets)
+        return _serialise(fields | ({manifest.WEIGHT: [example.weight]} if weighted else {}))
 
     def records(pool: ThreadPoolExecutor) -> Iterator[bytes]:
         rows = examples.read()
@@ -340,16 +356,25 @@ def _deal(records: Iterator[bytes], paths: list[Path]) -> list[int]:
 # The records follow tf.train.Example, so that other readers of TFRecord can use them, too.
 
 
-def _target(label: source.Target, targets: str) -> list[tuple[str, Any]]:
-    """Return the name and values of an example's targets as data/preprocessing.py reads them."""
+def _target(label: source.Target, targets: str) -> dict[str, Any]:
+    """Return an example's targets by name as data/preprocessing.py reads them."""
     if targets == specs.NOTHING:
-        return []
+        return {}
     if targets == specs.CLASS:
-        return [(manifest.LABEL, [label])]
+        return {manifest.LABEL: [label]}
+    if targets == specs.SEVERAL:
+        return _arrays(manifest.TARGETS_FIELD, label)
     values = np.asarray(label)
     if targets == specs.MASK:
-        return [(manifest.TARGETS_FIELD, values.astype(np.uint8).tobytes())]
-    return [(manifest.TARGETS_FIELD, values.ravel().tolist())]
+        return {manifest.TARGETS_FIELD: values.astype(np.uint8).tobytes()}
+    return {manifest.TARGETS_FIELD: values.ravel().tolist()}
+
+
+def _arrays(name: str, values: Any) -> dict[str, bytes]:
+    """Return the bytes of an array, or of several as NAME/KEY."""
+    if not isinstance(values, Mapping):
+        return {name: np.asarray(values).tobytes()}
+    return {f"{name}/{key}": np.asarray(each).tobytes() for key, each in values.items()}
 
 
 def _serialise(values: dict[str, Any]) -> bytes:
@@ -390,9 +415,11 @@ class Images:
         same = len(heights) == len(widths) == 1
         return (*((*heights, *widths) if same else (0, 0)), max(channels))
 
-    def encode(self, example: Example) -> tuple[str, bytes]:
+    def encode(self, example: Example) -> dict[str, bytes]:
         """Return the image's bytes, row by row, or its file's content."""
-        place, feature = example.place, example.feature
+        return {manifest.FEATURES[self.encoding]: self._bytes(example.place, example.feature)}
+
+    def _bytes(self, place: str, feature: Any) -> bytes:
         if self.encoding == manifest.ENCODED and not isinstance(feature, bytes):
             import tensorflow as tf
 
@@ -409,7 +436,7 @@ class Images:
             # The transparency channel is dropped on reading.
             channels = image.shape[2] if image.shape[2] in _CHANNELS else image.shape[2] - 1
             self._shapes.add((*image.shape[:2], channels))
-            return "image", feature
+            return feature
         self._shapes = self._shapes or {image.shape}
         if image.shape not in self._shapes or image.ndim != 3:
             raise DataError(
@@ -417,14 +444,14 @@ class Images:
                 f"{next(iter(self._shapes))}; store images of different sizes with "
                 "--encoding=encoded"
             )
-        return "image", image.tobytes()
+        return image.tobytes()
 
 
 @dataclass
 class Tokens:
     """Texts as token ids of one length, padded with 0; `ids` gives those of a feature."""
 
-    ids: Callable[[source.Feature], Sequence[int]]
+    ids: Callable[[Any], Any]
     length: int
     vocabulary: int
     encoding = manifest.TOKENS
@@ -434,12 +461,25 @@ class Tokens:
         """The number of ids."""
         return (self.length,)
 
-    def encode(self, example: Example) -> tuple[str, Sequence[int]]:
-        """Return the ids."""
-        return "tokens", self.ids(example.feature)
+    def encode(self, example: Example) -> dict[str, bytes]:
+        """Return the ids' bytes: a list of numbers takes several times as long to read."""
+        ids = np.asarray(self.ids(example.feature), manifest.token_dtype(self.vocabulary))
+        return {manifest.FEATURES[self.encoding]: ids.tobytes()}
 
 
-Encoder: TypeAlias = Images | Tokens
+@dataclass
+class Arrays:
+    """Arrays as their bytes; `form` has the name, shape and type of each."""
+
+    form: specs.DataSpec
+    encoding = manifest.ARRAY
+
+    def encode(self, example: Example) -> dict[str, bytes]:
+        """Return the bytes of each."""
+        return _arrays(manifest.FEATURES[self.encoding], example.feature)
+
+
+Encoder: TypeAlias = Images | Tokens | Arrays
 
 
 def _decode(place: str, content: bytes) -> Any:

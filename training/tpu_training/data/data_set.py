@@ -145,7 +145,9 @@ def of_function(
         for split, count in live.examples.items()
     }
     names = live.function.class_names
-    manifest = manifests.Manifest(name, live.spec, live.encoding, splits, names)
+    manifest = manifests.Manifest(
+        name, live.spec, live.encoding, splits, names, weighted=live.weighted
+    )
     return DataSet(directory or name, manifest, function=live)
 
 

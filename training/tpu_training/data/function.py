@@ -36,11 +36,6 @@ _RANGE = re.compile(
 _FEATURES = (
     "a tensor of numbers, the content of a JPEG or PNG file, or a dictionary of tensors by name"
 )
-# What every TPU computes with; float64 becomes float32, as in Keras.
-_DTYPES = (
-    *("bfloat16", "float32", "float64", "bool"),
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
-)
 _TARGETS = (
     "a whole number for a class, 0 and 1 (labels,), floating-point numbers, or a class for each "
     "token or pixel"
@@ -369,10 +364,10 @@ def _array(value: Any, path: str, place: str) -> tuple[tuple[int, ...], str]:
     """Return shape and type of one of the features as a step takes it."""
     if not isinstance(value, tf.Tensor):
         raise DataError(f"{place}: {path} is {_kind(value)}; expected a tensor of numbers")
-    if value.dtype.name not in _DTYPES:
+    if value.dtype.name not in specs.DTYPES:
         raise DataError(
             f"{place}: {path} is {value.dtype.name}, which TPUs do not compute with; expected one "
-            f"of {', '.join(_DTYPES)}"
+            f"of {', '.join(specs.DTYPES)}"
         )
     return tuple(value.shape), "float32" if value.dtype == tf.float64 else value.dtype.name
 
@@ -480,17 +475,6 @@ def source_of(
     compared with the first, by checksums. With `texts` a feature is the number of one of a split.
     """
     live = look(function, options.seed)
-    if live.encoding == manifest.ARRAY and texts is None:
-        raise DataError(
-            f"{function.place}: files hold bytes (height, width[, channels]), token ids (length,) "
-            f"and texts, but this has {in_words(live.spec)}; pass it to the training itself"
-        )
-    if live.weighted or live.spec.several:
-        what = "weights" if live.weighted else "several targets"
-        raise DataError(
-            f"{function.place}: files hold one target for each example, but this has {what}; pass "
-            "it to the training itself"
-        )
 
     def examples(split: str) -> source.Examples:
         seen: list[int] = []
@@ -499,8 +483,8 @@ def source_of(
             rows, place = function(split, options.seed), f"{function.place}: split {split}"
             with _named(place):
                 checked = live.as_announced(rows, split).as_numpy_iterator()
-                for number, (feature, target) in enumerate(checked):
-                    checksum = zlib.crc32(target, zlib.crc32(feature))
+                for number, (feature, given) in enumerate(checked):
+                    checksum = _checksum((feature, given))
                     if number == len(seen):
                         seen.append(checksum)
                     if checksum != seen[number]:
@@ -508,9 +492,11 @@ def source_of(
                             f"{place}: another pass returned another example {number}; derive all "
                             "randomness from context.seed, and shuffle with a seed"
                         )
-                    label = int(target) if live.spec.targets == specs.CLASS else target
-                    given = texts[split][int(feature)] if texts else feature
-                    yield source.Example(f"{place}: example {number}", given, label)
+                    label, weight = given if live.weighted else (given, 1.0)
+                    label = int(label) if live.spec.targets == specs.CLASS else label
+                    feature = texts[split][int(feature)] if texts else feature
+                    name = f"{place}: example {number}"
+                    yield source.Example(name, feature, label, float(weight))
 
         return source.Examples(live.examples[split], read)
 
@@ -519,8 +505,18 @@ def source_of(
         train = splits[manifest.TRAIN]
         count = source.test_count(train.count, options, function.place)
         splits[manifest.TRAIN], splits[manifest.TEST] = source.divide(train, count, options.seed)
-    kind = source.TEXT if texts or live.encoding == manifest.TOKENS else source.IMAGE
     spec = live.spec
     return source.Source(
-        name, kind, spec.classes, splits, function.class_names, spec.targets, spec.vocabulary
+        *(name, source.TEXT if texts else spec.kind, spec.classes, splits, function.class_names),
+        *(spec.targets, spec.vocabulary, ()),
+        form=spec,
+        weighted=live.weighted,
     )
+
+
+def _checksum(example: Any) -> int:
+    """Return one of an example's arrays."""
+    checksum = 0
+    for value in tf.nest.flatten(example):
+        checksum = zlib.crc32(value if isinstance(value, bytes) else value.tobytes(), checksum)
+    return checksum

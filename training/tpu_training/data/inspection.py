@@ -15,11 +15,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.data import data_set, files, function, preprocessing
-from tpu_training.data.manifest import ENCODED, DataFile, Manifest
+from tpu_training.data.manifest import ARRAY, ENCODED, DataFile, Manifest
 from tpu_training.errors import DataError, describe, find_known_error
 from tpu_training.models import spec as specs
 
 _MEASURED_AT_ONCE = 512
+_WITHOUT_CLASSES = (specs.NUMBERS, specs.NOTHING, specs.SEVERAL)
 # Entries of the catalog of errors, and what the errors of a TPU's compiler say.
 _OF_DATA = ("corrupt-data", "label-out-of-range")
 _OF_COMPILER = ("Compilation failure", "TPUReplicate")
@@ -34,9 +35,10 @@ class SplitContent:
     Attributes:
         classes: The number of examples of each class, or of tokens or pixels that have it, or of
             examples with each label; nothing for other targets.
-        smallest: The least height and width of images, or length of texts in token ids.
+        smallest: The least height and width of images, or length of texts in token ids; nothing
+            for arrays.
         largest: The greatest, likewise.
-        mean_length: The mean length of texts; 0 for images.
+        mean_length: The mean length of texts; 0 for others.
     """
 
     examples: int
@@ -48,11 +50,13 @@ class SplitContent:
     mean_length: float
 
     def sizes(self) -> str:
-        """Say how large the examples are."""
+        """Say how large the examples are; nothing where all have one shape of any kind."""
+        if not self.smallest:
+            return ""
         low, high = ("x".join(map(str, size)) for size in (self.smallest, self.largest))
         if self.mean_length:
-            return f"{low} to {high} token ids, {self.mean_length:g} on average"
-        return f"size {low}" if low == high else f"sizes from {low} to {high}"
+            return f", {low} to {high} token ids, {self.mean_length:g} on average"
+        return f", size {low}" if low == high else f", sizes from {low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,12 @@ class Inspection:
             "kind": spec.kind,
             "encoding": self.manifest.encoding,
             "shape": list(spec.shape),
+            "dtype": spec.dtype,
+            "inputs": spec.inputs,
             "vocabulary_size": spec.vocabulary,
             "targets": spec.targets,
+            "several": spec.several,
+            "weighted": self.manifest.weighted,
             "classes": spec.classes,
             "class_names": list(self.manifest.class_names),
             "checksums": "verified",
@@ -81,17 +89,19 @@ class Inspection:
     def __str__(self) -> str:
         """Format the contents for people."""
         spec = self.manifest.spec
-        shape = "x".join(str(size) if size else "?" for size in spec.shape)
-        lines = [f"{self.manifest.name}: {spec.kind}s, {self.manifest.encoding}, {shape}"]
+        form = "x".join(str(size) if size else "?" for size in spec.shape)
+        if self.manifest.encoding == ARRAY:
+            form = function.in_words(spec)
+        lines = [f"{self.manifest.name}: {spec.kind}s, {self.manifest.encoding}, {form}"]
         if spec.vocabulary:
             lines.append(f"vocabulary: {spec.vocabulary} tokens in {self.manifest.vocabulary}")
         names = list(self.splits)
         for name, split in self.splits.items():
             lines.append(
                 f"{name}: {split.examples} examples in {split.files} files, "
-                f"{split.bytes / 2**20:.1f} MiB, {split.sizes()}; checksums verified"
+                f"{split.bytes / 2**20:.1f} MiB{split.sizes()}; checksums verified"
             )
-        if spec.targets in (specs.NUMBERS, specs.NOTHING):
+        if spec.targets in _WITHOUT_CLASSES:
             return "\n".join([*lines, f"targets: {spec.targets}"])
         lines.append("class".ljust(24) + "".join(name.rjust(10) for name in names))
         for number in range(spec.classes):
@@ -121,8 +131,8 @@ def _look(data: data_set.DataSet, name: str) -> SplitContent:
     sizes: list[npt.NDArray[np.int32]] = []
     try:
         for batch_sizes, labels in _sizes_and_labels(data, name):
-            examples += len(labels)
-            classes += _count(labels, manifest.spec)
+            examples += len(batch_sizes)
+            classes += _count(labels[0] if manifest.weighted else labels, manifest.spec)
             sizes.append(batch_sizes)
     except tf.errors.InvalidArgumentError as error:
         raise DataError(
@@ -142,9 +152,9 @@ def _look(data: data_set.DataSet, name: str) -> SplitContent:
     )
 
 
-def _count(targets: npt.NDArray[Any], spec: specs.DataSpec) -> npt.NDArray[np.int64]:
+def _count(targets: Any, spec: specs.DataSpec) -> npt.NDArray[np.int64]:
     """Count the places of each class, or the examples with each label; nothing for numbers."""
-    if spec.targets in (specs.NUMBERS, specs.NOTHING):
+    if spec.targets in _WITHOUT_CLASSES:
         return np.zeros(spec.classes, np.int64)
     if spec.targets == specs.LABELS:
         return np.asarray(targets.sum(axis=0), np.int64)
@@ -152,20 +162,22 @@ def _count(targets: npt.NDArray[Any], spec: specs.DataSpec) -> npt.NDArray[np.in
 
 
 def _sizes_and_labels(data: data_set.DataSet, split: str) -> Any:
-    """Yield (count, 2) heights and widths, or (count, 1) lengths, with the labels."""
+    """Yield (count, 2) heights and widths, (count, 1) lengths or (count, 0), with the labels."""
     manifest = data.manifest
 
     def decoded_size(content: tf.Tensor) -> tf.Tensor:
         return tf.shape(preprocessing.decode(content, manifest.spec.shape[2]))[:2]
 
-    def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, Any]:
         features, labels = preprocessing.parse_examples(serialised, manifest)
+        if manifest.encoding == ARRAY:
+            return tf.zeros((tf.size(serialised), 0), tf.int32), labels
         if manifest.spec.kind == "text":
             real = features != manifest.spec.padding
             return tf.math.count_nonzero(real, axis=1, keepdims=True, dtype=tf.int32), labels
         if manifest.encoding == ENCODED:
             return tf.map_fn(decoded_size, features, fn_output_signature=tf.int32), labels
-        return tf.tile([tf.shape(features)[1:3]], (tf.shape(labels)[0], 1)), labels
+        return tf.tile([tf.shape(features)[1:3]], (tf.size(serialised), 1)), labels
 
     records = data.shards(split).read_all().batch(_MEASURED_AT_ONCE)
     return records.map(measure, num_parallel_calls=tf.data.AUTOTUNE).as_numpy_iterator()

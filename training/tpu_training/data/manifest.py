@@ -8,20 +8,25 @@ from dataclasses import dataclass
 from tpu_core import records
 from tpu_training.errors import DataError, InputError
 from tpu_training.models.params import Params
-from tpu_training.models.spec import CLASS, TARGETS, DataSpec
+from tpu_training.models.spec import CLASS, DTYPES, SEVERAL, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
-# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids. ARRAY is
-# anything else, which no file stores: it comes from a function or from Python.
+# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids, and arrays of
+# any other shape and type, or several by name.
 RAW, ENCODED, TOKENS, ARRAY = "raw", "encoded", "tokens", "array"
-# The names of targets in a tf.train.Example: of a class, and of everything else.
-LABEL, TARGETS_FIELD = "label", "targets"
+# The names of targets in a tf.train.Example: of a class, and of everything else. Each of several
+# arrays has its own: targets/NAME.
+LABEL, TARGETS_FIELD, WEIGHT = "label", "targets", "weight"
+# What a tf.train.Example calls features.
+FEATURES = {RAW: "image", ENCODED: "image", TOKENS: "tokens", ARRAY: "features"}
 # What the content of an image file begins with.
 MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 # The byte of a pixel in a mask that is not counted, as in PASCAL VOC's.
 NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
+# Ids below this are stored in two bytes, others in four.
+_SHORT = 1 << 16
 SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
 # What a source or --data begins with that names a dataset of TensorFlow Datasets.
 BY_NAME = "tfds:"
@@ -58,12 +63,13 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A dataset of images or texts with a class or other targets each.
+    """A dataset of images, texts or arrays with a class or other targets each.
 
     Attributes:
         spec: The examples as stored; height and width are 0 if the images differ in size.
         class_names: A name for each class, label or number; or empty.
         vocabulary: The name of the vocabulary file next to the manifest, for texts.
+        weighted: Whether each example has a weight.
     """
 
     name: str
@@ -72,6 +78,7 @@ class Manifest:
     splits: dict[str, Split]
     class_names: tuple[str, ...] = ()
     vocabulary: str = ""
+    weighted: bool = False
 
     def split(self, name: str) -> Split:
         """Return the split called `name`. Raises DataError if there is none."""
@@ -138,6 +145,11 @@ def no_manifest(directory: str) -> DataError:
     )
 
 
+def token_dtype(vocabulary: int) -> str:
+    """Return the type in which the ids of a vocabulary are stored."""
+    return "uint16" if vocabulary <= _SHORT else "int32"
+
+
 def stored_spec(
     encoding: str,
     shape: tuple[int, ...],
@@ -172,15 +184,12 @@ def parse_manifest(text: str, path: str) -> Manifest:
 def _problems(manifest: Manifest) -> Iterator[str]:
     """Yield what does not fit together in a manifest."""
     encoding, spec = manifest.encoding, manifest.spec
-    if encoding not in _KINDS:
-        yield f"encoding is {encoding}, expected one of {', '.join(_KINDS)}"
+    if encoding not in FEATURES:
+        yield f"encoding is {encoding}, expected one of {', '.join(FEATURES)}"
         return
-    if spec.targets not in TARGETS:
-        yield f"spec.targets is {spec.targets}, expected one of {', '.join(TARGETS)}"
-    texts = (spec.vocabulary, spec.targets, spec.start, spec.end, spec.padding)
-    stored = stored_spec(encoding, spec.shape, spec.classes, *texts)
-    axes = 1 if encoding == TOKENS else 3
-    if spec.start == spec.padding or spec != stored or len(spec.shape) != axes:
+    if spec.targets not in (*TARGETS, SEVERAL):
+        yield f"spec.targets is {spec.targets}, expected one of {', '.join((*TARGETS, SEVERAL))}"
+    if not _is_stored(encoding, spec):
         yield f"spec is {spec}, which {encoding} does not store"
     if "/" in manifest.vocabulary:
         yield f"vocabulary is {manifest.vocabulary}, expected a file's name"
@@ -188,3 +197,19 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         found = sum(file.examples for file in split.files)
         if split.examples != found or not found:
             yield f"split {name} announces {split.examples} examples, but its files {found}"
+
+
+def _is_stored(encoding: str, spec: DataSpec) -> bool:
+    """Return whether a spec is one that `encoding` stores."""
+    leaves = [*spec.inputs, *spec.several]
+    if encoding == ARRAY:
+        one = spec.kind == "array" and not spec.vocabulary
+        leaves += [] if spec.inputs else [("", spec.shape, spec.dtype)]
+    else:
+        texts = (spec.vocabulary, spec.targets, spec.start, spec.end, spec.padding)
+        stored = stored_spec(encoding, spec.shape, spec.classes, *texts)
+        one = spec == dataclasses.replace(stored, several=spec.several)
+        one = one and len(spec.shape) == (1 if encoding == TOKENS else 3)
+        one = one and spec.start != spec.padding
+    known = all(dtype in DTYPES and all(n > 0 for n in shape) for _, shape, dtype in leaves)
+    return one and known and (spec.targets == SEVERAL) == bool(spec.several)

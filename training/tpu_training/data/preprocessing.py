@@ -4,7 +4,7 @@ Random operations are stateless. Their `seed`, two integers per image, makes the
 same step come out the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,39 +16,56 @@ from tpu_training.models import spec as specs
 from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
 
-def parse_examples(
-    serialised: tf.Tensor, manifest: manifests.Manifest
-) -> tuple[tf.Tensor, tf.Tensor]:
+def parse_examples(serialised: tf.Tensor, manifest: manifests.Manifest) -> tuple[Any, Any]:
     """Parse a batch of tf.train.Example into features and targets.
 
-    Features are unsigned byte images, int32 token ids, or strings if the dataset stores encoded
-    images. Targets are as the spec says: int32 classes unless it says otherwise. Parsing one
-    example at a time would be several times slower. At run time a class outside the manifest's
-    range raises InvalidArgumentError.
+    Features are unsigned byte images, int32 token ids, strings if the dataset stores encoded
+    images, or arrays as the spec says. Targets are as the spec says: int32 classes unless it says
+    otherwise; with weights, a pair. Parsing one example at a time would be several times slower. At
+    run time a class outside the manifest's range raises InvalidArgumentError.
     """
     spec = manifest.spec
-    features = _target_features(spec)
-    if manifest.encoding == manifests.TOKENS:
-        features["tokens"] = tf.io.FixedLenFeature(spec.shape, tf.int64)
-        batch = tf.io.parse_example(serialised, features)
-        values = tf.cast(batch["tokens"], tf.int32)
+    whole = tf.io.FixedLenFeature((), tf.string)
+    name = manifests.FEATURES[manifest.encoding]
+    fields = dict.fromkeys([f"{name}/{key}" for key, *_ in spec.inputs] or [name], whole)
+    fields |= _target_fields(spec)
+    if manifest.weighted:
+        fields[manifests.WEIGHT] = tf.io.FixedLenFeature((), tf.float32)
+    batch = tf.io.parse_example(serialised, fields)
+    if manifest.encoding == manifests.ENCODED:
+        values = batch[name]
+    elif manifest.encoding == manifests.TOKENS:
+        ids = _array(batch[name], spec.shape, manifests.token_dtype(spec.vocabulary))
+        values = tf.cast(ids, tf.int32)
+    elif spec.inputs:
+        values = {key: _array(batch[f"{name}/{key}"], *form) for key, *form in spec.inputs}
     else:
-        features["image"] = tf.io.FixedLenFeature((), tf.string)
-        batch = tf.io.parse_example(serialised, features)
-        values = batch["image"]
-        if manifest.encoding == manifests.RAW:
-            values = tf.reshape(tf.io.decode_raw(values, tf.uint8), (-1, *spec.shape))
+        values = _array(batch[name], spec.shape, spec.dtype)
+    targets = _checked_targets(batch, manifest)
+    return values, (targets, batch[manifests.WEIGHT]) if manifest.weighted else targets
+
+
+def _array(content: tf.Tensor, shape: Sequence[int], dtype: str) -> tf.Tensor:
+    """Return arrays of a type and a shape from the bytes of each."""
+    # TensorFlow decodes no uint32.
+    plain = "int32" if dtype == "uint32" else dtype
+    values = tf.reshape(tf.io.decode_raw(content, tf.dtypes.as_dtype(plain)), (-1, *shape))
+    return values if plain == dtype else tf.bitcast(values, dtype)
+
+
+def _checked_targets(batch: dict[str, tf.Tensor], manifest: manifests.Manifest) -> Any:
+    spec = manifest.spec
     targets = _targets(batch, spec)
-    if spec.targets in (specs.NUMBERS, specs.NOTHING):
-        return values, targets
+    if spec.targets in (specs.NUMBERS, specs.NOTHING, specs.SEVERAL):
+        return targets
     lowest, highest = _range(spec)
     in_range = tf.logical_and(targets >= lowest, targets <= highest)
     message = f"a label is out of range in the dataset {manifest.name}: {lowest} to {highest}"
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(in_range), [message])]):
-        return values, tf.identity(targets)
+        return tf.identity(targets)
 
 
-def _target_features(spec: specs.DataSpec) -> dict[str, Any]:
+def _target_fields(spec: specs.DataSpec) -> dict[str, Any]:
     """Return what a record holds for its targets, in the form that tf.io parses."""
     if spec.targets == specs.CLASS:
         return {manifests.LABEL: tf.io.FixedLenFeature((), tf.int64)}
@@ -56,12 +73,18 @@ def _target_features(spec: specs.DataSpec) -> dict[str, Any]:
         return {}
     if spec.targets == specs.MASK:
         return {manifests.TARGETS_FIELD: tf.io.FixedLenFeature((), tf.string)}
+    if spec.several:
+        names = (f"{manifests.TARGETS_FIELD}/{key}" for key, *_ in spec.several)
+        return dict.fromkeys(names, tf.io.FixedLenFeature((), tf.string))
     kind = tf.float32 if spec.targets == specs.NUMBERS else tf.int64
     return {manifests.TARGETS_FIELD: tf.io.FixedLenFeature(spec.target_shape, kind)}
 
 
-def _targets(batch: dict[str, tf.Tensor], spec: specs.DataSpec) -> tf.Tensor:
+def _targets(batch: dict[str, tf.Tensor], spec: specs.DataSpec) -> Any:
     """Return the targets of a parsed batch; a pixel without a class becomes IGNORED."""
+    if spec.several:
+        name = manifests.TARGETS_FIELD
+        return {key: _array(batch[f"{name}/{key}"], *form) for key, *form in spec.several}
     if spec.targets == specs.NOTHING:
         return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
     if spec.targets == specs.NUMBERS:
@@ -164,7 +187,7 @@ def training_preprocessing(manifest: manifests.Manifest, params: Params) -> Prep
     if spec.kind != "image":
         raise InputError(
             f"--augmentation={params.augmentation}: is for images, but the dataset "
-            f"{manifest.name} has texts; omit it"
+            f"{manifest.name} has {spec.kind}s; omit it"
         )
     masks = spec.targets == specs.MASK
     if params.augmentation == RESIZED_CROP_FLIP:

@@ -264,18 +264,18 @@ def batches_from_memory(
         shuffled = permutation(examples, key(plan.seed, EXAMPLES, epoch))
         return shuffled[tf.where(epoch == first_epoch, offset, 0) :]
 
-    def batches(features: tf.Tensor, labels: tf.Tensor) -> tf.data.Dataset:
+    def batches(*examples: Any) -> tf.data.Dataset:
         orders = epochs_from(first_epoch).map(epoch_order).prefetch(1)
         chosen = orders.rebatch(plan.batch, drop_remainder=True)
 
-        def gather(step: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def gather(step: tf.Tensor, rows: tf.Tensor) -> tuple[Any, ...]:
             mine = rows[plan.begin : plan.end]
-            return step, tf.gather(features, mine), tf.gather(labels, mine)
+            return step, *tf.nest.map_structure(lambda each: tf.gather(each, mine), examples)
 
         steps = tf.data.Dataset.range(plan.first_step, tf.int64.max)
         return tf.data.Dataset.zip((steps, chosen)).map(gather)
 
-    def parse(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def parse(serialised: tf.Tensor) -> tuple[Any, Any]:
         return parse_examples(tf.ensure_shape(serialised, [examples]), manifest)
 
     return records.batch(examples).take(1).map(parse).flat_map(batches)

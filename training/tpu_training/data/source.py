@@ -15,11 +15,11 @@ from tpu_training.errors import DataError, InputError
 from tpu_training.models import spec as specs
 
 # An image as unsigned bytes (height, width[, channels]), a JPEG or PNG file, a text or its
-# token ids.
-Feature = npt.NDArray[Any] | bytes | str
-# A class, or what else the targets are: labels, numbers, classes of tokens, a mask.
-Target = int | npt.NDArray[np.generic]
-IMAGE, TEXT = "image", "text"
+# token ids, any other array, or several by name.
+Feature = npt.NDArray[Any] | bytes | str | Mapping[str, npt.NDArray[Any]]
+# A class, or what else the targets are: labels, numbers, classes of tokens, a mask, several.
+Target = int | npt.NDArray[np.generic] | Mapping[str, npt.NDArray[Any]]
+IMAGE, TEXT, ARRAY = "image", "text", "array"
 # The token of id 0.
 PADDING = "[PAD]"
 # (split, position) -> where it is, for a message
@@ -37,6 +37,7 @@ class Example(NamedTuple):
     place: str
     feature: Feature
     label: Target
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,12 @@ class Examples:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that can be read; `kind` is `image` or `text`.
+    """A dataset that can be read; `kind` is `image`, `text` or `array`.
 
     `targets` says what an example's label is, one of tpu_training.models.spec.TARGETS. Where texts
     are token ids already, `vocabulary` is their number, and `tokens` are their names if they have
-    any.
+    any. `form` has the shapes and types of arrays and of several targets. Where the source is
+    `weighted`, each example has a weight.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Source:
     targets: str = specs.CLASS
     vocabulary: int = 0
     tokens: tuple[str, ...] = ()
+    form: specs.DataSpec | None = None
+    weighted: bool = False
 
 
 @dataclass(frozen=True)

@@ -520,6 +520,13 @@ def connect_and_open(
     # The look at examples runs here, where a user's Python is, and not on a worker.
     with tf.device(cluster.this_process):
         job, data = opened or _open(job, alive)
+    mixes = job.trains and (job.params.mixup or job.params.cutmix)
+    if data.manifest.weighted and mixes:
+        raise errors.InputError(
+            f"{data.function.function.place if data.function else f'--data={data.directory}'}: "
+            "has weights, but --mixup and --cutmix mix two examples, whose weights may differ; "
+            "omit them, or the weights"
+        )
     if data.function:
         _check_function(data.function, job, cluster)
     else:
@@ -545,11 +552,6 @@ def _open(job: Job, alive: Callable[[], None] = lambda: None) -> tuple[Job, data
 
 def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster) -> None:
     """Refuse a function that the workers or the job can't use, or a resumed job can't continue."""
-    if live.weighted and job.trains and (job.params.mixup or job.params.cutmix):
-        raise errors.InputError(
-            f"{live.function.place}: yields weights, but --mixup and --cutmix mix two examples, "
-            "whose weights may differ; omit them, or the weights"
-        )
     for split in live.examples:
         graph = trace(live.function, split)
         python = python_in(graph, live.function.place)

@@ -12,8 +12,13 @@ from tpu_training.errors import InputError
 CLASS, LABELS, NUMBERS = "class", "labels", "numbers"
 TOKEN_CLASSES, MASK, NOTHING = "token_classes", "mask", "nothing"
 TARGETS = (CLASS, LABELS, NUMBERS, TOKEN_CLASSES, MASK, NOTHING)
-# Several targets by name, which no file holds.
+# Several targets by name.
 SEVERAL = "several"
+# What every TPU computes with; float64 becomes float32, as in Keras.
+DTYPES = (
+    *("bfloat16", "float32", "float64", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"),
+)
 # The class of a token or pixel that is not counted.
 IGNORED = -1
 
