@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import tpu_training
 from tpu_training.__main__ import main
-from tpu_training.data.conversion import WordPiece
 from tpu_training.data.manifest import parse_manifest
+from tpu_training.data.tokenizer import WordPiece
 
 pytestmark = pytest.mark.training
 

@@ -20,9 +20,9 @@ def parse_examples(serialised: tf.Tensor, manifest: manifests.Manifest) -> tuple
     """Parse a batch of tf.train.Example into features and targets.
 
     Features are unsigned byte images, int32 token ids, strings if the dataset stores encoded
-    images, or arrays as the spec says. Targets are as the spec says: int32 classes unless it says
-    otherwise; with weights, a pair. Parsing one example at a time would be several times slower. At
-    run time a class outside the manifest's range raises InvalidArgumentError.
+    images, or the spec's arrays. Targets are the spec's, mostly int32 classes; with weights, a
+    pair. Parsing one example at a time would be several times slower. At run time a class outside
+    the manifest's range raises InvalidArgumentError.
     """
     spec = manifest.spec
     whole = tf.io.FixedLenFeature((), tf.string)
@@ -38,7 +38,7 @@ def parse_examples(serialised: tf.Tensor, manifest: manifests.Manifest) -> tuple
         ids = _array(batch[name], spec.shape, manifests.token_dtype(spec.vocabulary))
         values = tf.cast(ids, tf.int32)
     elif spec.inputs:
-        values = {key: _array(batch[f"{name}/{key}"], *form) for key, *form in spec.inputs}
+        values = _arrays(batch, name, spec.inputs)
     else:
         values = _array(batch[name], spec.shape, spec.dtype)
     targets = _checked_targets(batch, manifest)
@@ -51,6 +51,12 @@ def _array(content: tf.Tensor, shape: Sequence[int], dtype: str) -> tf.Tensor:
     plain = "int32" if dtype == "uint32" else dtype
     values = tf.reshape(tf.io.decode_raw(content, tf.dtypes.as_dtype(plain)), (-1, *shape))
     return values if plain == dtype else tf.bitcast(values, dtype)
+
+
+def _arrays(
+    batch: dict[str, tf.Tensor], field: str, forms: Sequence[tuple[str, tuple[int, ...], str]]
+) -> dict[str, tf.Tensor]:
+    return {name: _array(batch[f"{field}/{name}"], shape, dtype) for name, shape, dtype in forms}
 
 
 def _checked_targets(batch: dict[str, tf.Tensor], manifest: manifests.Manifest) -> Any:
@@ -83,8 +89,7 @@ def _target_fields(spec: specs.DataSpec) -> dict[str, Any]:
 def _targets(batch: dict[str, tf.Tensor], spec: specs.DataSpec) -> Any:
     """Return the targets of a parsed batch; a pixel without a class becomes IGNORED."""
     if spec.several:
-        name = manifests.TARGETS_FIELD
-        return {key: _array(batch[f"{name}/{key}"], *form) for key, *form in spec.several}
+        return _arrays(batch, manifests.TARGETS_FIELD, spec.several)
     if spec.targets == specs.NOTHING:
         return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
     if spec.targets == specs.NUMBERS:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import conversion, data_set, function, manifest, pipeline
+from tpu_training.data import data_set, function, manifest, pipeline
+from tpu_training.data import tokenizer as tokenizers
 from tpu_training.errors import DataError, InputError
 from tpu_training.loop import graph, train
 from tpu_training.loop.state import ModelState, Tables, averaged
@@ -299,7 +300,7 @@ def ids_of(given: Any, spec: DataSpec, vocabulary: tuple[str, bytes]) -> Any:
     if spec.kind != "text" or np.asarray(given).dtype.kind not in "SUO":
         return given
     try:
-        tokenizer = conversion.tokenizer_of(*vocabulary)
+        tokenizer = tokenizers.tokenizer_of(*vocabulary)
     except ValueError as error:
         raise InputError(
             f"features: are texts, but the model's vocabulary {error}; pass token ids"
