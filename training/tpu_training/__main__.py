@@ -197,7 +197,7 @@ def _add_data(modes: Any) -> None:
         "version's folder of TensorFlow Datasets, or tfds:NAME; a Python file with a "
         "function dataset(split, context); or the word digits",
     )
-    option("--output", required=True, help="local directory to write to")
+    option("--output", required=True, help="new or empty directory, or gs:// URL, to write to")
     option("--name", help="name of the dataset (default: from the source)")
     option("--feature", metavar="COLUMN", help="column with the images or texts")
     option("--label", metavar="COLUMN", help="column with the labels")
@@ -265,11 +265,6 @@ def _build_convert(known: argparse.Namespace) -> commands.Command:
     from tpu_training.data.conversion import Storage
     from tpu_training.data.source import Options
 
-    if known.output.startswith("gs://"):
-        raise errors.InputError(
-            f"--output={known.output}: datasets are written to a local directory; pass one, then "
-            f"copy it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
-        )
     if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
         raise errors.InputError(
             "--label, --target and --labels exclude each other; pass one of them"

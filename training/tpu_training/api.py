@@ -238,7 +238,7 @@ def write_data(
     """Write arrays in memory as a dataset, which `fit` and the command line read.
 
     Args:
-        directory: A new or empty local directory.
+        directory: A new or empty directory, or a gs:// URL.
         train: Features and targets of the examples to train with. Features are bytes (examples,
             height, width[, channels]), token ids from 1 (examples, length) with 0 for padding, a
             list of texts, any other array, or a dictionary of arrays. Targets are whole numbers
@@ -380,11 +380,6 @@ def _data(
             f"data has {', '.join(map(repr, splits)) or 'nothing'}; expected 'train', and "
             "optionally 'validation' and 'test', each with a tuple of features and targets or a "
             "Dataset"
-        )
-    if "://" in model_dir and conversion.are_written(splits):
-        raise errors.InputError(
-            f"model_dir={model_dir}: arrays are written to a local directory; write them with "
-            "write_data, copy that directory to the bucket and pass its URL as data"
         )
     return "data", splits
 

@@ -265,9 +265,7 @@ def test_two_examples_that_are_mixed_have_no_weights(one_device: Cluster, tmp_pa
         layers = [keras.Input((4, 4, 1)), keras.layers.Flatten(), keras.layers.Dense(2)]
         return keras.Sequential(layers)
 
-    with pytest.raises(
-        InputError, match="has weights, but --mixup and --cutmix mix two examples"
-    ):
+    with pytest.raises(InputError, match="has weights, but --mixup and --cutmix mix two examples"):
         on(
             one_device,
             model=pooled,

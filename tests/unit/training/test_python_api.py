@@ -342,7 +342,6 @@ def test_a_stop_between_loops_ends_after_the_loop_that_runs(
         ({"mode": "fit"}, "mode='fit': expected one of train, evaluate"),
         ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
         ({"data": {"test": ARRAYS["train"]}}, "data has 'test'; expected 'train', and optionally"),
-        ({"model_dir": "gs://b/m"}, "arrays are written to a local directory"),
         ({"task": "regression"}, "needs examples with numbers, but the dataset has class"),
         ({"params": tpu_training.Params(), "epochs": -1}, "--epochs=-1: must be at least 0.001"),
         ({"params": tpu_training.Params(seed=-1)}, "--seed=-1: must be at least 0"),

@@ -10,8 +10,10 @@ import dataclasses
 import hashlib
 import logging
 import math
+import os
 import re
 import resource
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,7 +34,7 @@ from tpu_training.data.tokenizer import (
     tokenizer_of,
     vocabulary_file,
 )
-from tpu_training.errors import DataError, InputError
+from tpu_training.errors import DataError, InputError, describe
 from tpu_training.models import spec as specs
 from tpu_training.models.params import LARGEST_IMAGE
 
@@ -43,6 +45,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
 # All are open at once, with some others. macOS allows a process 10,240.
 _MOST_OPEN, _OTHER_FILES = 8192, 256
+# Those of a bucket that are on this machine's disk at the same time: a GiB.
+_AT_ONCE = 64
 _UNFINISHED = ".unfinished"
 _CHUNK = 256
 _CHANNELS = (1, 3)
@@ -73,23 +77,22 @@ class Storage:
 def convert(
     source_name: str, output: str, options: Options | None = None, storage: Storage | None = None
 ) -> Manifest:
-    """Convert the source, as `load_source` takes it, into the directory `output`.
+    """Convert the source, as `load_source` takes it, into the directory or gs:// URL `output`.
 
     Checks everything that needs no decoding before writing the first file.
     """
-    refuse_used(Path(output))
+    refuse_used(output)
     options = options or Options()
     data = source.with_validation(load_source(source_name, options), options)
     return store(data, output, storage or Storage())
 
 
 def store(data: Source, output: str, storage: Storage) -> Manifest:
-    """Write `data` into the directory `output`, which must be new or empty.
+    """Write `data` into the directory or gs:// URL `output`, which must be new or empty.
 
     The manifest is written last, so a directory with a manifest is complete.
     """
-    directory = Path(output)
-    refuse_used(directory)
+    refuse_used(output)
     start, tokenizer = -1, None
     file = vocabulary_file(data.tokens) if data.tokens else ("", b"")
     if data.kind == source.TEXT and not data.vocabulary:
@@ -102,10 +105,10 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
         data, start = _packed(data, tokenizer, storage.text_length), tokenizer.start
     encoder = _encoder(data, storage, tokenizer)
     prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
-    with new_folder(directory):
+    with new_folder(output) as folder:
         splits = {
             split: write_split(
-                *(directory, f"{prefix}-{split}", examples, encoder, data.targets, data.weighted)
+                *(folder, f"{prefix}-{split}", examples, encoder, data.targets, data.weighted)
             )
             for split, examples in data.splits.items()
         }
@@ -122,10 +125,10 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
             *(prefix, spec, encoder.encoding, splits, data.class_names, file[0], data.weighted)
         )
         if file[0]:
-            (directory / file[0]).write_bytes(file[1])
-        (directory / manifest.FILE_NAME).write_text(written.to_json(), encoding="utf-8")
+            folder.write(*file)
+        folder.write(manifest.FILE_NAME, written.to_json().encode())
     counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
-    logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
+    logger.info("data: wrote %s (%s) to %s", data.name, counts, output)
     return written
 
 
@@ -149,10 +152,12 @@ def write_given(splits: Mapping[str, Any], model_dir: str) -> str | None:
             digest.update(f"{array.dtype} {array.shape}".encode())
             objects = array.dtype.kind == "O"
             digest.update(repr(array.tolist()).encode() if objects else array.tobytes())
-    directory = Path(model_dir) / f"data-{digest.hexdigest()[:12]}"
-    if not (directory / manifest.FILE_NAME).is_file():
-        store(arrays.source_of_arrays("data", splits, ()), str(directory), Storage())
-    return str(directory)
+    from tpu_training.data import files  # It loads TensorFlow.
+
+    directory = f"{model_dir.rstrip('/')}/data-{digest.hexdigest()[:12]}"
+    if files.size(f"{directory}/{manifest.FILE_NAME}") is None:
+        store(arrays.source_of_arrays("data", splits, ()), directory, Storage())
+    return directory
 
 
 def _encoder(data: Source, storage: Storage, tokenizer: Tokenizer | None) -> Encoder:
@@ -237,32 +242,97 @@ def load_source(name: str, options: Options) -> Source:
     )
 
 
-def refuse_used(directory: Path) -> None:
-    """Raise InputError if `directory` holds something: a second set would mix with the first.
+def refuse_used(output: str) -> None:
+    """Raise InputError if `output` holds something: a second set would mix with the first.
 
     Hidden files don't count: some systems put one into every new folder.
     """
-    if not directory.is_dir():
-        return
-    names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    if is_bucket(output):
+        from tpu_training.data import files  # It loads TensorFlow.
+
+        files.check_bucket(output, "--output")
+        found = files.names(output)
+    else:
+        found = os.listdir(output) if os.path.isdir(output) else []
+    names = sorted(name for name in found if not name.startswith("."))
     if names:
         what = f"is not empty ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-        raise InputError(f"--output={directory}: {what}; choose a new folder, or remove this one")
+        raise InputError(f"--output={output}: {what}; choose a new folder, or remove this one")
+
+
+def is_bucket(path: str) -> bool:
+    """Return whether a path is a URL."""
+    return "://" in path
+
+
+@dataclass
+class NewFolder:
+    """Where files are written; those of a bucket's `url` go there as soon as they are finished.
+
+    So a dataset may be larger than this machine's disk.
+    """
+
+    path: Path
+    url: str = ""
+    _there: list[str] = field(default_factory=list)
+
+    @property
+    def at_once(self) -> int:
+        """How many files may be open and unfinished at the same time."""
+        return _AT_ONCE if self.url else _MOST_OPEN
+
+    def finish(self, path: Path) -> None:
+        """Let a finished file be where it belongs. Raises InputError."""
+        if not self.url:
+            return
+        import tensorflow as tf
+
+        url = f"{self.url}/{path.name}"
+        self._there.append(url)
+        try:
+            tf.io.gfile.copy(str(path), url, overwrite=True)
+        except tf.errors.OpError as error:
+            message = f"--output={self.url}: can't be written ({describe(error)})"
+            raise InputError(message) from error
+        path.unlink()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file."""
+        (self.path / name).write_bytes(content)
+        self.finish(self.path / name)
+
+    def remove(self) -> None:
+        """Remove what is in the bucket, as far as that is possible."""
+        import tensorflow as tf
+
+        for url in self._there:
+            with suppress(tf.errors.OpError):
+                tf.io.gfile.remove(url)
 
 
 @contextmanager
-def new_folder(directory: Path) -> Iterator[None]:
-    """Create `directory` with missing parents; after an error remove what was made in it, and it.
+def new_folder(output: str) -> Iterator[NewFolder]:
+    """Create `output` with missing parents; after an error remove what was made in it, and it.
 
     Raises:
         InputError: It can't be created or written.
     """
+    if is_bucket(output):
+        with tempfile.TemporaryDirectory(prefix="convert-") as work:
+            folder = NewFolder(Path(work), output.rstrip("/"))
+            try:
+                yield folder
+            except BaseException:
+                folder.remove()
+                raise
+        return
+    directory = Path(output)
     # Only what this conversion created is removed: the parents may be shared with others.
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     found = set(directory.iterdir()) if directory.is_dir() else set()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        yield
+        yield NewFolder(directory)
     except BaseException as error:
         for path in set(directory.iterdir()) - found if directory.is_dir() else ():
             path.unlink(missing_ok=True)
@@ -278,7 +348,7 @@ def new_folder(directory: Path) -> Iterator[None]:
 
 
 def write_split(
-    directory: Path,
+    folder: NewFolder,
     prefix: str,
     examples: Examples,
     encoder: Encoder,
@@ -305,27 +375,38 @@ def write_split(
     with ThreadPoolExecutor() as pool:
         rows = records(pool)
         first = list(islice(rows, _CHUNK))
-        shards = _count_shards(first, examples.count)
-        paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
-        unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
-        counts = _deal(chain(first, rows), unfinished)
-    if sum(counts) != examples.count:
+        rest, written = chain(first, rows), list[DataFile]()
+        shards = _count_shards(first, examples.count, bool(folder.url))
+        for begin in range(0, shards, folder.at_once):
+            end = min(begin + folder.at_once, shards)
+            share = examples.count * end // shards - examples.count * begin // shards
+            # The last files take what was not announced, too.
+            part = islice(rest, share if end < shards else None)
+            names = [f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(begin, end)]
+            paths = [folder.path / name for name in names]
+            unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
+            for path, final, count in zip(unfinished, paths, _deal(part, unfinished), strict=True):
+                size = path.replace(final).stat().st_size
+                written.append(DataFile(final.name, count, size, files.sha256(str(final))))
+                folder.finish(final)
+    found = sum(file.examples for file in written)
+    if found != examples.count:
         raise DataError(
-            f"{directory / prefix}: the source has {sum(counts)} examples, but announced "
-            f"{examples.count}"
+            f"{folder.url or folder.path}/{prefix}: the source has {found} examples, but "
+            f"announced {examples.count}"
         )
-    written = []
-    for path, final, count in zip(unfinished, paths, counts, strict=True):
-        size = path.replace(final).stat().st_size
-        # In pieces: a file of the largest datasets has hundreds of MiB.
-        written.append(DataFile(final.name, count, size, files.sha256(str(final))))
     return Split(examples.count, tuple(written))
 
 
-def _count_shards(first: list[bytes], count: int) -> int:
-    """Return the number of files for `count` records, of which these are the first."""
+def _count_shards(first: list[bytes], count: int, in_turn: bool) -> int:
+    """Return the number of files for `count` records, of which these are the first.
+
+    Unless some are written after the others, they must be open at the same time.
+    """
     size = sum(map(len, first)) * count // max(1, len(first))
     wanted = math.ceil(size / min(max(size // _SHARDS, _SMALLEST), _LARGEST))
+    if in_turn:
+        return max(1, min(wanted, count))
     # The number is estimated from the first records, whose size may not be typical; only the mean
     # size of a file depends on it.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,7 @@
-"""What TensorFlow reads of a bucket is what is used, though it asks for 64 MiB at a time."""
+"""Data in buckets: read no more than is used, written with few files on the disk.
+
+One module, because TensorFlow keeps the token of the first bucket's cloud in a process.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.counted import Counted, counted_bucket, served_by_used
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 from tpu_training.api import write_data
 from tpu_training.cluster import google
-from tpu_training.data import files
+from tpu_training.data import conversion, files
 from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.inspection import inspect
 from tpu_training.data.pipeline import evaluation_rows
+from tpu_training.data.preprocessing import parse_examples
 from tpu_training.data.validation import hold_out
-from tpu_training.errors import DataError
+from tpu_training.errors import DataError, InputError
 from tpu_training.models.params import Params
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
@@ -78,7 +84,7 @@ def in_bucket(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "tpu_training.data.conversion._count_shards",
-            lambda _, count: files if count == EXAMPLES else files // 5,
+            lambda _, count, __: files if count == EXAMPLES else files // 5,
         )
         write_data(str(folder), train=(features, targets), test=few)
     return open_data(bucket.upload(folder))
@@ -156,3 +162,81 @@ def test_a_file_that_a_bucket_lacks_is_named(
     monkeypatch.setattr(Bucket, "items", lacking)
     with pytest.raises(DataError, match=f"{missing} is missing"):
         open_data(data.directory)
+
+
+# Written straight into the bucket.
+
+ROWS = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)
+WRITTEN = ROWS, np.arange(40) % 4
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Files of two at a time, seven in all; how many are on the disk when one is finished."""
+    seen: list[int] = []
+    finish = conversion.NewFolder.finish
+
+    def counted(self: conversion.NewFolder, path: Path) -> None:
+        seen.append(len(list(self.path.iterdir())))
+        finish(self, path)
+
+    monkeypatch.setattr(conversion.NewFolder, "finish", counted)
+    monkeypatch.setattr(conversion, "_AT_ONCE", 2)
+    monkeypatch.setattr(conversion, "_count_shards", lambda *_: 7)
+    return seen
+
+
+def rows(folder: str, split: str = "train") -> Any:
+    data = open_data(folder)
+    serialised = next(iter(data.shards(split).read_all().batch(100)))
+    features, classes = parse_examples(serialised, data.manifest)
+    return sorted(zip(features.numpy().tolist(), classes.numpy().tolist(), strict=True))
+
+
+def test_a_bucket_gets_what_a_local_folder_gets(
+    bucket: Counted, tmp_path: Path, on_disk: list[int]
+) -> None:
+    write_data("gs://counted/rows/", train=WRITTEN, test=WRITTEN)
+    assert max(on_disk) <= 2
+    write_data(str(tmp_path / "rows"), train=WRITTEN, test=WRITTEN)
+    assert rows("gs://counted/rows") == rows(str(tmp_path / "rows"))
+    assert inspect("gs://counted/rows").splits["train"].classes == (10, 10, 10, 10)
+    split = open_data("gs://counted/rows").manifest.split("train")
+    counts = [file.examples for file in split.files]
+    assert (sum(counts), sorted(set(counts))) == (40, [5, 6])
+
+
+def test_a_folder_of_a_bucket_that_is_used_or_missing_is_refused(bucket: Counted) -> None:
+    write_data("gs://counted/used", train=WRITTEN, test=WRITTEN)
+    with pytest.raises(InputError, match=r"--output=gs://counted/used: is not empty \(data-"):
+        write_data("gs://counted/used", train=WRITTEN, test=WRITTEN)
+    with pytest.raises(InputError, match=r"--output=gs://none/a: there is no bucket none"):
+        write_data("gs://none/a", train=WRITTEN, test=WRITTEN)
+
+
+def test_a_conversion_that_fails_leaves_nothing_in_the_bucket(
+    bucket: Counted, on_disk: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = conversion.NewFolder.finish
+
+    def fail(self: conversion.NewFolder, path: Path) -> None:
+        finish(self, path)
+        if len(on_disk) == 5:
+            raise DataError("the source ends early")
+
+    monkeypatch.setattr(conversion.NewFolder, "finish", fail)
+    with pytest.raises(DataError, match="the source ends early"):
+        write_data("gs://counted/failed", train=WRITTEN, test=WRITTEN)
+    assert tf.io.gfile.glob("gs://counted/failed/*") == []
+
+
+def test_a_bucket_that_refuses_a_file_is_named(
+    bucket: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise tf.errors.PermissionDeniedError(None, None, "403: storage.objects.create")
+
+    monkeypatch.setattr(tf.io.gfile, "copy", refuse)
+    message = r"--output=gs://counted/denied: can't be written \(403: storage\.objects\.create\)"
+    with pytest.raises(InputError, match=message):
+        write_data("gs://counted/denied", train=WRITTEN, test=WRITTEN)
