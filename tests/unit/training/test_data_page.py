@@ -22,8 +22,8 @@ pytestmark = pytest.mark.training
 
 PAGE = pages.text("data")
 COMMANDS = re.findall(r"^    tpu-training (data .+)$", PAGE, re.M)
-# What test_sources.py and test_more_sources.py have.
-ELSEWHERE = ("colors/1.0.0", "rows.parquet", "tfds:mnist")
+# What test_sources.py, test_more_sources.py and test_bucket_data.py have.
+ELSEWHERE = ("colors/1.0.0", "rows.parquet", "tfds:mnist", "gs://BUCKET/data/photos")
 
 
 def write_images(folder: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_commands_run_in_the_order_of_the_page(
     write_sources_of_other_targets(tmp_path)
     write_shards(tmp_path / "shards")
     (tmp_path / "squares.py").write_text(pages.programs("data")["squares.py"])
-    assert len(COMMANDS) == 17
+    assert len(COMMANDS) == 18
     for command in COMMANDS:
         arguments = shlex.split(command)
         if any(word in arguments for word in ELSEWHERE):

@@ -25,15 +25,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tpu_training.data import arrays, manifest, source, tables
+from tpu_training.data import tokenizer as tokenizers
 from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.data.source import Example, Examples, Options, Source
-from tpu_training.data.tokenizer import (
-    Tokenizer,
-    WordPiece,
-    learn_vocabulary,
-    tokenizer_of,
-    vocabulary_file,
-)
+from tpu_training.data.tokenizer import Tokenizer
 from tpu_training.errors import DataError, InputError, describe
 from tpu_training.models import spec as specs
 from tpu_training.models.params import LARGEST_IMAGE
@@ -94,7 +89,7 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
     """
     refuse_used(output)
     start, tokenizer = -1, None
-    file = vocabulary_file(data.tokens) if data.tokens else ("", b"")
+    file = tokenizers.vocabulary_file(data.tokens) if data.tokens else ("", b"")
     if data.kind == source.TEXT and not data.vocabulary:
         tokenizer = _tokenizer(data, storage)
         file = tokenizer.file
@@ -178,12 +173,12 @@ def _tokenizer(data: Source, storage: Storage) -> Tokenizer:
     """Take the tokens of the given file, or make them from the training texts."""
     if storage.vocabulary is None:
         texts = (str(example.feature) for example in data.splits["train"].read())
-        tokens = learn_vocabulary(texts, storage.vocabulary_size)
+        tokens = tokenizers.learn_vocabulary(texts, storage.vocabulary_size)
         logger.info("data: collected a vocabulary of %d tokens", len(tokens))
-        return WordPiece(tokens)
+        return tokenizers.WordPiece(tokens)
     path = Path(storage.vocabulary)
     try:
-        return tokenizer_of(path.name, path.read_bytes())
+        return tokenizers.tokenizer_of(path.name, path.read_bytes())
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
     except ValueError as error:
