@@ -73,9 +73,9 @@ def train(
     """Train from the state's step to the last one.
 
     Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
-    ends early when `exhausted` says so after a loop. `observers` are called like `callbacks`, but
-    the caller starts and closes them. `create_loop` compiles the step for other devices than
-    TensorFlow's.
+    ends early when `exhausted` says so after a loop; no step runs then. `observers` are called like
+    `callbacks`, but the caller starts and closes them. `create_loop` compiles the step for other
+    devices than TensorFlow's.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -108,11 +108,14 @@ def train(
             if not math.isfinite(loss):
                 raise _diverged(loss, step, count, params, checkpoints)
             step += count
-            pace.add(count, seconds)
             evaluates = _is_due(step, params.evaluation_interval, steps)
-            ends = shutdown.requested and step < steps
-            notice = shutdown.take_notice()
-            saves = step == steps or notice or schedule.is_due(step, evaluates)
+            # No step runs here, so that all hosts decide the same.
+            asked, notice = shutdown.requested and step < steps, shutdown.take_notice()
+            due = cluster.leads and schedule.is_due(step, evaluates)
+            seconds, ends, saves = cluster.agree(seconds, asked, step == steps or notice or due)
+            pace.add(count, seconds)
+            if ends:
+                shutdown.join()
             held = _save(checkpoints, schedule, step) if saves else 0.0
             report = _report(state, figures, (step, steps, count), (seconds, held), flops)
             for callback in (*callbacks, *observers):
@@ -125,6 +128,7 @@ def train(
             # A request that came after the decision to save waits for the next loop.
             if ends:
                 checkpoints.wait()
+                cluster.finish()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved; start again to resume")
             if evaluates:
                 try:
@@ -133,6 +137,7 @@ def train(
                     if not saves:
                         checkpoints.save(step)
                     checkpoints.wait()
+                    cluster.finish()
                     raise
             if not (running or saves) and exhausted(step):
                 checkpoints.save(step)
