@@ -99,31 +99,28 @@ def run_on(
 
 
 def check_hosts(cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
-    """Raise InputError where the hosts have not begun the same job in the same place.
-
-    The first one holds the lease of the model directory by now, so all see it.
-    """
+    """Raise InputError where the hosts have not begun the same job in the same place."""
     if cluster.processes == 1:
         return
-    folder = job.model_dir.rstrip("/")
-    held = job.trains and (folder.startswith("gs://") or "://" not in folder)
-    missing = held and not tf.io.gfile.exists(f"{folder}/{FILE_NAME}")
     begun = {
         f"--data={job.data}: is not the same dataset": repr(data.manifest),
         f"--model={job.model.name}: has other parameters": repr(sorted(vars(job.params).items())),
     }
     sums = [zlib.crc32(each.encode()) for each in begun.values()]
-    unseen, *both = cluster.agree(missing, *sums, *(-each for each in sums))
-    if unseen:
-        raise errors.InputError(
-            f"--model-dir={job.model_dir}: not every host sees what host 0 writes there; name a "
-            "folder of a bucket, gs://BUCKET/FOLDER"
-        )
+    both = cluster.agree(*sums, *(-each for each in sums))
     for what, largest, smallest in zip(begun, both, both[len(sums) :], strict=False):
         if largest != -smallest:
             raise errors.InputError(
                 f"{what} on every host; start the same command with the same files on all of them"
             )
+    folder = job.model_dir.rstrip("/")
+    leased = job.trains and (folder.startswith("gs://") or "://" not in folder)
+    # By now host 0 holds it.
+    if any(cluster.agree(leased and not tf.io.gfile.exists(f"{folder}/{FILE_NAME}"))):
+        raise errors.InputError(
+            f"--model-dir={job.model_dir}: not every host sees what host 0 writes there; name a "
+            "folder of a bucket, gs://BUCKET/FOLDER"
+        )
 
 
 @contextmanager
@@ -629,9 +626,9 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
             )
         if python and cluster.processes > 1:
             raise errors.InputError(
-                f"{python}: runs Python for each example, which may yield others on each of the "
-                f"{cluster.processes} hosts; write it with TensorFlow, or convert its examples with "
-                "`tpu-training data convert`"
+                f"{python}: runs Python for each example, which may yield others on each of "
+                f"{cluster.processes} hosts; write it with TensorFlow, or convert its examples "
+                "with `tpu-training data convert`"
             )
         if python and split == manifest.TRAIN:
             logger.warning(
