@@ -27,8 +27,7 @@ from tpu_core.bucket import Bucket, Conflict, Item
 from tpu_core.google import GoogleError, machine_transport, may_pass
 from tpu_core.process import Process, parse
 
-FILE_NAME = "lease.json"
-"""The object or file below a model directory that is its lease."""
+FILE_NAME = "lease.json"  # below the model directory
 _LOOK_SECONDS = 1.0
 # A job ends if the bucket does not answer for so long.
 _PATIENCE_SECONDS = 300.0

@@ -80,6 +80,11 @@ class Cluster:
         """Return the largest of each value that any host has; call it while no step runs."""
         return list(values)
 
+    def spread(self, value: float) -> tuple[float, float]:
+        """Return the smallest and the largest `value` that any host has; as `agree`."""
+        smallest, largest = self.agree(-value, value)
+        return -smallest, largest
+
     def finish(self) -> None:
         """Wait until all hosts have come here, the job's end; after it they don't need another."""
 

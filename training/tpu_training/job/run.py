@@ -106,10 +106,8 @@ def check_hosts(cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
         f"--data={job.data}: is not the same dataset": repr(data.manifest),
         f"--model={job.model.name}: has other parameters": repr(sorted(vars(job.params).items())),
     }
-    sums = [zlib.crc32(each.encode()) for each in begun.values()]
-    both = cluster.agree(*sums, *(-each for each in sums))
-    for what, largest, smallest in zip(begun, both, both[len(sums) :], strict=False):
-        if largest != -smallest:
+    for what, content in begun.items():
+        if len({*cluster.spread(zlib.crc32(content.encode()))}) > 1:
             raise errors.InputError(
                 f"{what} on every host; start the same command with the same files on all of them"
             )
@@ -192,12 +190,11 @@ class Trainer:
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
-        newest, oldest = cluster.agree(self._step(), -self._step())
-        if newest != -oldest:
+        oldest, newest = cluster.spread(self._step())
+        if newest != oldest:
             raise errors.CheckpointError(
                 f"--model-dir={job.model_dir}: one host has found the checkpoint of step "
-                f"{newest:.0f}, another that of {-oldest:.0f}; name a folder of a bucket that all "
-                "hosts read"
+                f"{newest:.0f}, another that of {oldest:.0f}; name a folder of a bucket"
             )
         self._control = self._create_control(record)
         # What a process that ends without TensorFlow's answer says is saved must be true.
@@ -350,24 +347,18 @@ class Trainer:
         return evaluation
 
     def _exhausted(self, step: int) -> bool:
-        """Return whether a callback stops, or the best evaluation is `patience` evaluations old.
-
-        Raises:
-            InputError: The hosts' callbacks have scaled the rate by different factors.
-        """
+        """Return whether a callback stops, or the best evaluation is `patience` evaluations old."""
         params, record = self._job.params, self._checkpoints.record
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
         old = bool(patience and record.best and step - record.best["step"] >= patience)
-        stopped = self._control.stopped or old
-        factor = record.rate_factor
-        stops, most, least = self._cluster.agree(stopped, factor, -factor)
-        if most != -least:
+        least, most = self._cluster.spread(record.rate_factor)
+        if most != least:
             raise errors.InputError(
-                f"callbacks: scale_rate({most:g}) on one host, {-least:g} on another; scale the "
+                f"callbacks: scale_rate({most:g}) on one host, {least:g} on another; scale the "
                 "rate by what all hosts know alike, such as the report of the loop"
             )
-        return bool(stops)
+        return any(self._cluster.agree(self._control.stopped or old))
 
     def _write_results(self) -> Result:
         cluster, job, state = self._cluster.here, self._job, self._state

@@ -109,13 +109,9 @@ def train(
                 raise _diverged(loss, step, count, params, checkpoints)
             step += count
             evaluates = _is_due(step, params.evaluation_interval, steps)
-            # No step runs here, so that all hosts decide the same.
-            asked, notice = shutdown.requested and step < steps, shutdown.take_notice()
-            due = cluster.leads and schedule.is_due(step, evaluates)
-            seconds, ends, saves = cluster.agree(seconds, asked, step == steps or notice or due)
+            due = step == steps or (cluster.leads and schedule.is_due(step, evaluates))
+            seconds, ends, saves = _agreed(cluster, shutdown, seconds, step < steps, due)
             pace.add(count, seconds)
-            if ends:
-                shutdown.join()
             held = _save(checkpoints, schedule, step) if saves else 0.0
             report = _report(state, figures, (step, steps, count), (seconds, held), flops)
             for callback in (*callbacks, *observers):
@@ -127,8 +123,7 @@ def train(
                 callback.between_loops(step, report)
             # A request that came after the decision to save waits for the next loop.
             if ends:
-                checkpoints.wait()
-                cluster.finish()
+                _leave(cluster, checkpoints)
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved; start again to resume")
             if evaluates:
                 try:
@@ -136,12 +131,31 @@ def train(
                 except Interrupted:
                     if not saves:
                         checkpoints.save(step)
-                    checkpoints.wait()
-                    cluster.finish()
+                    _leave(cluster, checkpoints)
                     raise
             if not (running or saves) and exhausted(step):
                 checkpoints.save(step)
     return TrainResult(step, loss)
+
+
+def _agreed(
+    cluster: Cluster, shutdown: ShutdownRequest, seconds: float, may_end: bool, due: bool
+) -> tuple[float, bool, bool]:
+    """Return what all hosts decide alike: a loop's seconds, whether to end, whether to save.
+
+    No step runs meanwhile.
+    """
+    asked, notice = shutdown.requested and may_end, shutdown.take_notice()
+    seconds, ends, saves = cluster.agree(seconds, asked, notice or due)
+    if ends:
+        shutdown.join()
+    return seconds, bool(ends), bool(saves)
+
+
+def _leave(cluster: Cluster, checkpoints: Checkpoints) -> None:
+    """Wait until what is being saved is whole, on whichever host."""
+    checkpoints.wait()
+    cluster.finish()
 
 
 def _diverged(
