@@ -2,7 +2,7 @@
 
 JAX's own service aborts a process when the others don't come or when one of them ends, without a
 word that helps, and at the exit it waits for all. So the processes meet at the coordinator's
-address before JAX uses it, and keep these connections: who ends says why, and who says nothing is
+address before JAX uses it, and keep these connections. Who ends gives a reason. Who gives none is
 missed as soon as its machine closes the connection, or is silent.
 """
 
@@ -33,7 +33,7 @@ _LONGEST = 4096
 _RETRY_SECONDS = 0.5
 # A host that vanished without a word is missed after half a minute.
 _IDLE_SECONDS, _PROBE_SECONDS, _PROBES = 10, 5, 4
-# After another host's end, what is computing mostly fails by itself, or waits for ever.
+# After another host's end, what is computing mostly fails, or waits for ever.
 _GRACE_SECONDS, _LEADERS_GRACE_SECONDS = 3.0, 10.0
 # An error of JAX's may be older than the news of the host that caused it.
 _NEWS_SECONDS = 3.0
@@ -206,7 +206,8 @@ class Hosts:
 
     def _give_up(self) -> None:
         grace = _GRACE_SECONDS if self.place.index else _LEADERS_GRACE_SECONDS
-        if self._end and not self._failed.wait(grace) and self._end:
+        self._failed.wait(grace)
+        if self._end is not None and not self._failed.is_set():
             self._end(f"training failed: {self._lost}", EXIT_FAILURE)
 
     def _exit(self) -> None:
@@ -296,7 +297,7 @@ def _greet(
     greeting: dict[socket.socket, bytes],
     here: dict[int, socket.socket],
 ) -> None:
-    """Read what a guest says; put it into `here` if it is one of the hosts."""
+    """Read a guest's greeting; put it into `here` if it is one of the hosts."""
     data = _receive(guest)
     said = greeting[guest] = greeting[guest] + data
     if data and b"\n" not in said and len(said) < _LONGEST:
@@ -321,9 +322,9 @@ def _turn_away(place: Place, here: Mapping[int, socket.socket], seconds: float) 
     port = place.coordinator.rpartition(":")[2]
     why = (
         f"{len(here) + 1} of {place.count} hosts came to the coordinator {place.coordinator} "
-        f"(JAX_COORDINATOR_ADDRESS) in {seconds:.0f} s, host {', '.join(missing)} did not; check "
-        "there that the training was started with the same JAX_COORDINATOR_ADDRESS and its own "
-        f"JAX_PROCESS_ID, what its log says, and that the firewall lets hosts reach port {port}"
+        f"(JAX_COORDINATOR_ADDRESS) in {seconds:.0f} s, host {', '.join(missing)} did not. See its "
+        "log, and check that it trains with the same JAX_COORDINATOR_ADDRESS, its own "
+        f"JAX_PROCESS_ID, and a firewall that lets hosts reach port {port}"
     )
     for link in here.values():
         with contextlib.suppress(OSError):
@@ -353,14 +354,13 @@ def _join(place: Place, deadline: float, seconds: float) -> dict[int, socket.soc
         time.sleep(_RETRY_SECONDS)
     raise EndpointError(
         f"--backend=jax: the coordinator {place.coordinator} (JAX_COORDINATOR_ADDRESS) did not "
-        f"answer {place} in {seconds:.0f} s ({why}); check that the training was started on host "
-        "0 (JAX_PROCESS_ID=0), what its log says, that this is its address, and that the firewall "
-        f"lets hosts reach port {port}"
+        f"answer {place} in {seconds:.0f} s ({why}). See the log of host 0 (JAX_PROCESS_ID=0), and "
+        f"check that this is its address, and that the firewall lets hosts reach port {port}"
     )
 
 
 def _answer(link: socket.socket, seconds: float) -> str:
-    """Return the line that host 0 says; nothing where something else has the port."""
+    """Return the line of host 0; nothing where something else has the port."""
     give_up, said = time.monotonic() + seconds, b""
     while b"\n" not in said and len(said) < _LONGEST:
         if not select.select([link], [], [], max(0.0, give_up - time.monotonic()))[0]:

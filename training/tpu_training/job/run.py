@@ -204,7 +204,7 @@ class Trainer:
         else:
             self._prepare_evaluation(restored)
         self._metrics = Metrics(cluster, job, data)
-        # Of several hosts, the others' curves and ledgers are for nobody.
+        # Of several hosts, one keeps the curves and the ledger.
         self._unread = (
             None if cluster.leads else tempfile.TemporaryDirectory(prefix="tpu-training-")
         )

@@ -141,10 +141,7 @@ def train(
 def _agreed(
     cluster: Cluster, shutdown: ShutdownRequest, seconds: float, may_end: bool, due: bool
 ) -> tuple[float, bool, bool]:
-    """Return what all hosts decide alike: a loop's seconds, whether to end, whether to save.
-
-    No step runs meanwhile.
-    """
+    """Return what all hosts decide alike: a loop's seconds, whether to end, whether to save."""
     asked, notice = shutdown.requested and may_end, shutdown.take_notice()
     seconds, ends, saves = cluster.agree(seconds, asked, notice or due)
     if ends:
