@@ -8,6 +8,7 @@ only by a job that asks for it.
 import functools
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -236,6 +237,10 @@ def _meet(jax: Any, place: hosts.Place, seconds: float) -> hosts.Hosts:
     jax.distributed.initialize(
         place.coordinator, place.count, place.index, cluster_detection_method="deactivate"
     )
+    # JAX's preemption service has replaced it in C, and Python would hear of no SIGTERM.
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
     return others
 
 

@@ -158,7 +158,8 @@ def _rows(sums: Any) -> npt.NDArray[Any]:
 
 def _of_all(cluster: JaxCluster, sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the sums over all hosts of those of this one."""
-    return cluster.gather(sums).sum(axis=0)
+    total: npt.NDArray[Any] = cluster.gather(sums).sum(axis=0)
+    return total
 
 
 def _share(batch: Any, examples: int) -> Any:
