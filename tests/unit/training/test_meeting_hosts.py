@@ -8,10 +8,12 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.patience import until
+from tpu_training.__main__ import main
 from tpu_training.cluster import hosts
 from tpu_training.cluster.hosts import LostHostError, Place, find_place
 from tpu_training.errors import EndpointError, InputError
@@ -209,3 +211,17 @@ def test_a_process_that_failed_does_not_wait_for_the_others_at_its_exit(
     first.finish()
     first._exit()
     assert codes == [2]
+
+
+def test_data_that_one_host_would_write_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in zip(hosts.VARIABLES, ("h:1", "2", "0"), strict=True):
+        monkeypatch.setenv(name, value)
+    given = ["--backend=jax", "--data=tfds:mnist", f"--model-dir={tmp_path}/results"]
+    assert main(["train", *given]) == 2
+    said = capsys.readouterr().err
+    assert "--data=tfds:mnist: is written to the model directory first" in said
+    assert "this is host 0 of 2" in said
+    assert "tpu-training data convert" in said
+    assert not [*tmp_path.iterdir()]

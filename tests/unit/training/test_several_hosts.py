@@ -52,6 +52,9 @@ def train(model_dir: str, devices: str, out: str, pause: str) -> None:
     import time
 
     import tpu_training
+    from tpu_training.compile.programs import import_tensorflow
+
+    import_tensorflow()
 
     class Rest(tpu_training.Callback):
         def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
