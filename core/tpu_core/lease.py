@@ -27,7 +27,7 @@ from tpu_core.bucket import Bucket, Conflict, Item
 from tpu_core.google import GoogleError, machine_transport, may_pass
 from tpu_core.process import Process, parse
 
-_FILE_NAME = "lease.json"
+FILE_NAME = "lease.json"  # below the model directory
 _LOOK_SECONDS = 1.0
 # A job ends if the bucket does not answer for so long.
 _PATIENCE_SECONDS = 300.0
@@ -268,7 +268,7 @@ class BucketLease:
     ) -> None:
         self._directory, self._bucket, self._me = directory, bucket, me
         self._now, self._sleep = now, sleep
-        self._path = directory.removeprefix("gs://").partition("/")[2] + f"/{_FILE_NAME}"
+        self._path = directory.removeprefix("gs://").partition("/")[2] + f"/{FILE_NAME}"
         holder = Holder(me.run, str(me), vars(me))
         right = f"trains in {directory}"
         self._lease = Lease(bucket, self._path, holder, now, _warn, right, _is_gone)
@@ -411,7 +411,7 @@ class LocalLease:
     def __init__(self, directory: str, me: Process) -> None:
         """Hold `directory` as `me`."""
         self._directory, self._me = directory, me
-        self._path = os.path.join(directory, _FILE_NAME)
+        self._path = os.path.join(directory, FILE_NAME)
         self._file = -1
 
     def acquire(self) -> None:

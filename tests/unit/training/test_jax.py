@@ -62,7 +62,7 @@ def train(jax_devices: JaxCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     two = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"], cross_device_ops=reduction)
     theirs = Cluster(two, "", None, has_tpu=False)
     monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: theirs)
-    monkeypatch.setattr("tpu_training.job.run.connect_jax", lambda _: jax_devices)
+    monkeypatch.setattr("tpu_training.job.run.connect_jax", lambda *_: jax_devices)
 
     def run(**settings: Any) -> tpu_training.Result:
         place = {"model_dir": f"{tmp_path}/{settings['backend']}", "model": network}

@@ -189,8 +189,10 @@ class CheckpointWriter:
     ) -> None:
         """Write `checkpoint` to the folders in `keep`, which maps each to how many it keeps.
 
-        Before each change `confirm` raises an error if another job has the folders now.
+        Before each change `confirm` raises an error if another job has the folders now. Of several
+        hosts one writes.
         """
+        self._writes = cluster.leads
         self._snapshot = Snapshot(checkpoint, cluster)
         self.copy = self._snapshot.checkpoint
         self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
@@ -215,7 +217,10 @@ class CheckpointWriter:
                 f"a weight is no longer finite at step {step}, although the loss is; lower "
                 "--learning_rate; the last checkpoint is unchanged"
             )
-        self._writing = self._thread.submit(self._write, self._folders[folder], step, done)
+        if self._writes:
+            self._writing = self._thread.submit(self._write, self._folders[folder], step, done)
+        else:
+            self._snapshot.drop()
 
     def wait(self) -> None:
         """Wait for a pending write; raise its error."""
@@ -272,6 +277,10 @@ class Snapshot:
         with tf.device(self._cluster.this_process):
             for copy in self._copies:
                 copy.assign(tf.identity(self._values.pop(0)))
+
+    def drop(self) -> None:
+        """Let go of the captured values."""
+        self._values.clear()
 
     def _read_all(self) -> list[tf.Tensor]:
         values = [original.read_value() for original in self._originals]

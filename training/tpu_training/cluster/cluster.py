@@ -66,6 +66,28 @@ class Cluster:
         """What TensorFlow itself can run on: these devices, but for JAX's."""
         return self
 
+    @property
+    def processes(self) -> int:
+        """How many like this one train together."""
+        return 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the results: of several hosts' processes one does."""
+        return True
+
+    def agree(self, *values: float) -> list[float]:
+        """Return the largest of each value that any host has; call it while no step runs."""
+        return list(values)
+
+    def spread(self, value: float) -> tuple[float, float]:
+        """Return the smallest and the largest `value` that any host has; as `agree`."""
+        smallest, largest = self.agree(-value, value)
+        return -smallest, largest
+
+    def finish(self) -> None:
+        """Wait until all hosts have come here, the job's end; after it they don't need another."""
+
     def fetch(self, *, to_change: bool = False) -> None:
         """Bring the variables of this process up to date, where the devices have their own.
 

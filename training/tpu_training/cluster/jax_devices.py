@@ -8,15 +8,17 @@ only by a job that asks for it.
 import functools
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_training.cluster import machine
+from tpu_training.cluster import hosts, machine
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import InputError
 
@@ -45,11 +47,9 @@ class Memory:
 
     def of(self, variables: Sequence[tf.Variable]) -> list[Any]:
         """Return the arrays of `variables`; copy those that are missing to the devices."""
-        import jax
-
         for variable in variables:
             if id(variable) not in self._arrays:
-                array = jax.device_put(variable.numpy(), self._placement)
+                array = put(variable.numpy(), self._placement)
                 self._arrays[id(variable)] = variable, array
         return [self._arrays[id(variable)][1] for variable in variables]
 
@@ -72,17 +72,63 @@ class Memory:
         self._newer.clear()
 
 
+def put(values: npt.ArrayLike, placement: Any) -> Any:
+    """Return an array of all devices, placed by JAX's sharding; `values` are this host's part."""
+    import jax
+
+    return jax.make_array_from_process_local_data(placement, np.asarray(values))
+
+
 @dataclass(frozen=True, kw_only=True)
 class JaxCluster(Cluster):
     """JAX's devices; TensorFlow's strategy is that of this process alone.
 
     Attributes:
-        mesh: All of them along AXIS.
+        mesh: All of them along AXIS, host by host.
         memory: What is on them.
+        others: The connections to the other hosts, if there are any.
     """
 
     mesh: Any
     memory: Memory
+    others: hosts.Hosts | None = None
+
+    @property
+    def processes(self) -> int:
+        """The number of hosts, each with a process like this one."""
+        return self.others.place.count if self.others else 1
+
+    @property
+    def process(self) -> int:
+        """Which of them this is."""
+        return self.others.place.index if self.others else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first host."""
+        return self.process == 0
+
+    def gather(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the `values` of all hosts, (hosts, …), bit for bit; waits for all of them."""
+        if not self.others:
+            return values[np.newaxis]
+        from jax.experimental import multihost_utils
+
+        found = multihost_utils.process_allgather(np.frombuffer(values.tobytes(), np.uint8))
+        return np.frombuffer(found.tobytes(), values.dtype).reshape(self.processes, *values.shape)
+
+    def agree(self, *values: float) -> list[float]:
+        """Return the largest of each value that any host has; call it while no step runs."""
+        if not self.others:
+            return list(values)
+        largest: list[float] = self.gather(np.array(values, np.float64)).max(axis=0).tolist()
+        return largest
+
+    def finish(self) -> None:
+        """Wait until all hosts have come here, the job's end; after it they don't need another."""
+        if self.others:
+            self.agree(0)
+            self.others.finish()
 
     @property
     def replicas(self) -> int:
@@ -118,11 +164,15 @@ class JaxCluster(Cluster):
 
 
 @functools.lru_cache(maxsize=1)
-def connect_jax(local_devices: int) -> JaxCluster:
+def connect_jax(local_devices: int, seconds: float = 0.0) -> JaxCluster:
     """Return this machine's TPU, or `local_devices` devices on its CPU where it has none.
+
+    Where the environment names other hosts, they wait at most so many `seconds` for each other,
+    and the devices are those of all.
 
     Raises:
         InputError: JAX is missing, has no access to the TPU, or belongs to several machines.
+        EndpointError: The other hosts did not come.
     """
     machine.leave_tpu_to_jax(os.environ)
     try:
@@ -138,14 +188,18 @@ def connect_jax(local_devices: int) -> JaxCluster:
     jax.config.update("jax_enable_x64", True)
     if local_devices:
         _split_cpu(jax, local_devices)
+    place = hosts.find_place()
+    others = _meet(jax, place, seconds) if place else None
     try:
-        devices = jax.local_devices(backend="cpu" if local_devices else None)
+        devices = jax.devices("cpu" if local_devices else None)
     except RuntimeError as error:
         raise InputError(f"--backend=jax: {error}; does another process use the TPU?") from error
-    problems = "; ".join(_problems(jax, devices, local_devices))
+    problems = "; ".join(_problems(jax, devices, local_devices, others))
     if problems:
         raise InputError(f"--backend=jax: {problems}")
-    mesh = jax.sharding.Mesh(np.array(devices[: local_devices or None]), (AXIS,))
+    # Host by host, since each reads the rows of its own replicas.
+    wanted = [each for of_host in _by_host(devices) for each in of_host[: local_devices or None]]
+    mesh = jax.sharding.Mesh(np.array(wanted), (AXIS,))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     cluster = JaxCluster(
         strategy=tf.distribute.get_strategy(),
@@ -155,12 +209,14 @@ def connect_jax(local_devices: int) -> JaxCluster:
         this_process="/device:CPU:0",
         mesh=mesh,
         memory=Memory(everywhere),
+        others=others,
     )
     logger.info(
-        "cluster: JAX %s over %d replicas on %s, because of --backend=jax",
+        "cluster: JAX %s over %d replicas on %s, because of --backend=jax%s",
         jax.__version__,
         cluster.replicas,
         devices[0].device_kind,
+        f"; this is {place}" if place else "",
     )
     return cluster
 
@@ -172,13 +228,44 @@ def _split_cpu(jax: Any, count: int) -> None:
         logger.debug("JAX has its devices already")
 
 
-def _problems(jax: Any, devices: Sequence[Any], local_devices: int) -> Iterator[str]:
-    if jax.process_count() > 1:
-        yield f"runs on one machine, but JAX connects {jax.process_count()}; use a smaller TPU"
+def _meet(jax: Any, place: hosts.Place, seconds: float) -> hosts.Hosts:
+    """Join the other hosts, before JAX looks for devices."""
+    others = hosts.meet(place, seconds)
+    # CPUs have no network of their own.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # All is given: on machines of Compute Engine, JAX's own search reads names that aren't theirs.
+    jax.distributed.initialize(
+        place.coordinator, place.count, place.index, cluster_detection_method="deactivate"
+    )
+    # JAX's preemption service has replaced it in C, and Python would hear of no SIGTERM.
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    return others
+
+
+def _by_host(devices: Sequence[Any]) -> list[list[Any]]:
+    found: dict[int, list[Any]] = {}
+    for device in devices:
+        found.setdefault(device.process_index, []).append(device)
+    return [found[host] for host in sorted(found)]
+
+
+def _problems(
+    jax: Any, devices: Sequence[Any], local_devices: int, others: hosts.Hosts | None
+) -> Iterator[str]:
+    count, found = others.place.count if others else 1, _by_host(devices)
+    if jax.process_count() != count or len(found) != count:
+        yield (
+            f"{count} hosts were announced, but JAX connects {len(found)}; on a slice, set "
+            f"{', '.join(hosts.VARIABLES)} on every host"
+        )
+    if len(sizes := {len(each) for each in found}) > 1:
+        yield f"the hosts have {' and '.join(map(str, sorted(sizes)))} devices; give all the same"
     if machine.find_machine().tpu_chips and devices[0].platform != "tpu" and not local_devices:
         yield "this machine has a TPU, but JAX found none; install jax[tpu], or end what uses it"
-    if len(devices) < local_devices:
+    if min(sizes) < local_devices:
         yield (
-            f"--local_devices={local_devices}, but JAX has started with {len(devices)} devices "
+            f"--local_devices={local_devices}, but JAX has started with {min(sizes)} devices "
             "in this process; use another process"
         )

@@ -14,9 +14,10 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_training.cluster.jax_devices import AXIS, JaxCluster
+from tpu_training.cluster.jax_devices import AXIS, JaxCluster, put
 from tpu_training.compile import lowering
 from tpu_training.data import data_set, pipeline
 from tpu_training.errors import InputError, TrainingError
@@ -63,7 +64,7 @@ class TrainLoop:
             replica = Replica(number, cluster.replicas, sum_all)
             create_replica_step(params, state, sums, lambda: replica)(*batch)
 
-        rows = pipeline.training_rows(data, params, first_step, 1, 0)
+        rows = pipeline.training_rows(data, params, first_step, cluster.processes, cluster.process)
         self._batches = iter(pipeline.finish(rows, params))
         share = params.replica_batch_size(cluster.replicas)
         batch = _share(self._batches.element_spec, share)
@@ -90,7 +91,9 @@ class TrainLoop:
             _follow(running, mark)
         self._step += count
         # Captured in their order: the numbers, then the counts.
-        totals = [np.asarray(each).sum(axis=0, dtype=np.float64) for each in sums]
+        totals = [
+            _of_all(self._cluster, _rows(each).sum(axis=0, dtype=np.float64)) for each in sums
+        ]
         rate = self._state.optimizer.rate(tf.constant(self._step - 1, tf.int64))
         first = [float(rate), waited, len(self._state.variables)]
         return tf.constant(np.concatenate([first, *totals]))
@@ -105,7 +108,7 @@ def create_evaluation_loop(
         LoweringError: With everything in the evaluation that XLA does not take.
     """
     evaluate = create_replica_evaluation(params, state)
-    rows = pipeline.repeated_rows(data, params, 1, 0, split)
+    rows = pipeline.repeated_rows(data, params, cluster.processes, cluster.process, split)
     batches = iter(pipeline.finish(rows, params))
     share = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     batch = _share(batches.element_spec, share)
@@ -119,7 +122,7 @@ def create_evaluation_loop(
             results.append(result)
             _follow(running, mark)
         numbers, counts = (
-            np.sum([np.asarray(each) for each in parts], axis=(0, 1))
+            _of_all(cluster, np.sum([_rows(each) for each in parts], axis=(0, 1)))
             for parts in zip(*results, strict=True)
         )
         return tf.constant(numbers), tf.constant(counts)
@@ -145,6 +148,18 @@ def _refuse_sums(written: Sequence[tf.Variable]) -> None:
             f"--backend=jax: the step writes {', '.join(names)}, whose values TensorFlow adds up "
             "over the devices; add them up with context.sum"
         )
+
+
+def _rows(sums: Any) -> npt.NDArray[Any]:
+    """Return what this host's replicas have in a row each."""
+    parts = [np.asarray(shard.data) for shard in sums.addressable_shards]
+    return np.concatenate(parts)
+
+
+def _of_all(cluster: JaxCluster, sums: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the sums over all hosts of those of this one."""
+    total: npt.NDArray[Any] = cluster.gather(sums).sum(axis=0)
+    return total
 
 
 def _share(batch: Any, examples: int) -> Any:
@@ -180,8 +195,6 @@ class _Program:
 
         In each of `sums` a replica adds up its own.
         """
-        import jax
-
         self._cluster = cluster
         specs = [tf.TensorSpec((), tf.int32, "replica"), *tf.nest.flatten(batch)]
 
@@ -208,7 +221,7 @@ class _Program:
         }
         everywhere = cluster.sharding()
         self._constants = {
-            at: jax.device_put(each.numpy(), everywhere)
+            at: put(each.numpy(), everywhere)
             for at, each in places.items()
             if at not in self._variables
         }
@@ -232,15 +245,13 @@ class _Program:
 
     def zeros(self) -> list[Any]:
         """Return the sums before the first step: a row for each replica."""
-        import jax
-
-        shapes = [self._variables[at] for at in self._sums]
+        rows = self._cluster.replicas // self._cluster.processes
         return [
-            jax.device_put(
-                np.zeros((self._cluster.replicas, *each.shape), each.dtype.as_numpy_dtype),
+            put(
+                np.zeros((rows, *each.shape), each.dtype.as_numpy_dtype),
                 self._cluster.sharding(AXIS),
             )
-            for each in shapes
+            for each in (self._variables[at] for at in self._sums)
         ]
 
     def __call__(self, batch: Any, sums: list[Any]) -> tuple[list[Any], list[Any], Any]:
@@ -248,11 +259,8 @@ class _Program:
 
         Sums and results have a row for each replica.
         """
-        import jax
-
         arrays = [
-            jax.device_put(each.numpy(), self._cluster.sharding(AXIS))
-            for each in tf.nest.flatten(batch)
+            put(each.numpy(), self._cluster.sharding(AXIS)) for each in tf.nest.flatten(batch)
         ]
         memory, changed = self._cluster.memory, [self._variables[at] for at in self._changed]
         kept = memory.of([self._variables[at] for at in self._kept])

@@ -7,7 +7,9 @@ import functools
 import json
 import logging
 import os
+import tempfile
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
@@ -18,11 +20,11 @@ import tpu_training.checkpoints.initial_weights as initial_weights
 import tpu_training.checkpoints.model_description as model_description
 import tpu_training.checkpoints.reader as reader
 import tpu_training.monitoring.measurements as measurements
-from tpu_core.lease import Right, hold
+from tpu_core.lease import FILE_NAME, Right, hold
 from tpu_core.ledger import Beginning
 from tpu_training import errors, tasks
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.cluster import google
+from tpu_training.cluster import google, hosts
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.cluster.jax_devices import connect_jax
@@ -30,7 +32,7 @@ from tpu_training.compile.answer import tpus, unknown_tpu
 from tpu_training.data import conversion, data_set, files, inspection, manifest, validation
 from tpu_training.data import function as data_function
 from tpu_training.job.job import Job, Result
-from tpu_training.job.supervision import HangTimer
+from tpu_training.job.supervision import HangTimer, end_without_host
 from tpu_training.loop.callbacks import (
     Callback,
     Control,
@@ -78,20 +80,45 @@ def run_on(
     # A TPU that is being created may take all tries; that is no hang.
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     connecting = beginning.measure("connect")
-    cluster, job, data = connect_and_open(workers, wait, job, connecting, hang_timer.reset)
-    # Only the cluster knows among how many replicas a batch must divide.
-    job.params.part_batch_size(cluster.replicas)
-    job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-    hang_timer.watch_workers(cluster.workers)
-    with hold(job.model_dir, job.trains, google.bucket) as lease:
-        try:
-            with step_by_step(job.params, cluster):
-                return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
-        except tf.errors.OpError as error:
-            # The next job of this process connects again: a worker may be lost.
-            connect.cache_clear()
-            inspection.blame_data(data, error, hang_timer.reset)
-            raise
+    with hosts.watching(end_without_host) if job.params.backend == JAX else nullcontext():
+        cluster, job, data = connect_and_open(workers, wait, job, connecting, hang_timer.reset)
+        # Only the cluster knows among how many replicas a batch must divide.
+        job.params.part_batch_size(cluster.replicas)
+        job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+        hang_timer.watch_workers(cluster.workers)
+        with hold(job.model_dir, job.trains and cluster.leads, google.bucket) as lease:
+            try:
+                with step_by_step(job.params, cluster):
+                    check_hosts(cluster, job, data)
+                    return Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease).run()
+            except tf.errors.OpError as error:
+                # The next job of this process connects again: a worker may be lost.
+                connect.cache_clear()
+                inspection.blame_data(data, error, hang_timer.reset)
+                raise
+
+
+def check_hosts(cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
+    """Raise InputError where the hosts have not begun the same job in the same place."""
+    if cluster.processes == 1:
+        return
+    begun = {
+        f"--data={job.data}: is not the same dataset": repr(data.manifest),
+        f"--model={job.model.name}: has other parameters": repr(sorted(vars(job.params).items())),
+    }
+    for what, content in begun.items():
+        if len({*cluster.spread(zlib.crc32(content.encode()))}) > 1:
+            raise errors.InputError(
+                f"{what} on every host; start the same command with the same files on all of them"
+            )
+    folder = job.model_dir.rstrip("/")
+    leased = job.trains and (folder.startswith("gs://") or "://" not in folder)
+    # By now host 0 holds it.
+    if any(cluster.agree(leased and not tf.io.gfile.exists(f"{folder}/{FILE_NAME}"))):
+        raise errors.InputError(
+            f"--model-dir={job.model_dir}: not every host sees what host 0 writes there; name a "
+            "folder of a bucket, gs://BUCKET/FOLDER"
+        )
 
 
 @contextmanager
@@ -163,6 +190,12 @@ class Trainer:
         self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
         with beginning.measure("restore"):
             restored = self._checkpoints.restore_latest()
+        oldest, newest = cluster.spread(self._step())
+        if newest != oldest:
+            raise errors.CheckpointError(
+                f"--model-dir={job.model_dir}: one host has found the checkpoint of step "
+                f"{newest:.0f}, another that of {oldest:.0f}; name a folder of a bucket"
+            )
         self._control = self._create_control(record)
         # What a process that ends without TensorFlow's answer says is saved must be true.
         hang_timer.saved_step = lambda: self._checkpoints.saved_step
@@ -171,8 +204,13 @@ class Trainer:
         else:
             self._prepare_evaluation(restored)
         self._metrics = Metrics(cluster, job, data)
+        # Of several hosts, one keeps the curves and the ledger.
+        self._unread = (
+            None if cluster.leads else tempfile.TemporaryDirectory(prefix="tpu-training-")
+        )
+        where = self._unread.name if self._unread else self._model_dir
         self._monitor = measurements.Monitor(
-            cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
+            cluster, job.params, where, data, state, beginning, shutdown.why, peak
         )
         self._checkpoints.copied = self._monitor.model.copied
         self._train_loop, evaluation_loop = _loops_of(cluster)
@@ -181,7 +219,7 @@ class Trainer:
         # Nothing is compiled before the first evaluation.
         self._evaluate = {
             split: create_evaluation(
-                *(cluster, job.params, data, state, split, shutdown.check),
+                *(cluster, job.params, data, state, split, self._check),
                 create_loop=evaluation_loop,
             )
             for split in splits
@@ -225,7 +263,15 @@ class Trainer:
                 self._monitor.ledger.finish()
             self._hang_timer.reset()
         self._lease.confirm()
-        return self._write_results()
+        result = self._write_results()
+        self._cluster.finish()
+        return result
+
+    def _check(self) -> None:
+        """Raise Interrupted where one of the hosts has to end."""
+        if any(self._cluster.agree(self._shutdown.requested)):
+            self._shutdown.join()
+        self._shutdown.check()
 
     def _prepare_training(self, restored: str | None) -> None:
         job, state = self._job, self._state
@@ -236,6 +282,8 @@ class Trainer:
             if state.average:
                 state.average.reset()
         log_plan(job.params, self._data, self._step())
+        if not self._cluster.leads:
+            return
         names, (tokens, content) = self._data.manifest.class_names, self._vocabulary
         if tokens:
             files.write_bytes(f"{job.model_dir.rstrip('/')}/{tokens}", content)
@@ -300,18 +348,23 @@ class Trainer:
 
     def _exhausted(self, step: int) -> bool:
         """Return whether a callback stops, or the best evaluation is `patience` evaluations old."""
-        if self._control.stopped:
-            return True
-        params, best = self._job.params, self._checkpoints.record.best
+        params, record = self._job.params, self._checkpoints.record
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
-        return bool(patience and best and step - best["step"] >= patience)
+        old = bool(patience and record.best and step - record.best["step"] >= patience)
+        least, most = self._cluster.spread(record.rate_factor)
+        if most != least:
+            raise errors.InputError(
+                f"callbacks: scale_rate({most:g}) on one host, {least:g} on another; scale the "
+                "rate by what all hosts know alike, such as the report of the loop"
+            )
+        return any(self._cluster.agree(self._control.stopped or old))
 
     def _write_results(self) -> Result:
         cluster, job, state = self._cluster.here, self._job, self._state
         self._cluster.fetch(to_change=True)
         summary, values = self._metrics.write(self._model_dir)
-        if job.trains:
+        if job.trains and self._cluster.leads:
             with tf.device(cluster.this_process):
                 logger.info("report: %s", measurements.write_report(job.model_dir))
             if note := os.environ.get(measurements.COST_NOTE):
@@ -368,6 +421,7 @@ class Metrics:
             "data": data.manifest.name,
             "global_batch_size": job.params.global_batch_size,
         }
+        self._writes = cluster.leads
         self._class_names = data.manifest.class_names
         self._metrics: tuple[str, ...] = ()
         self._confusion: list[list[int]] = []
@@ -405,15 +459,16 @@ class Metrics:
             had = {}
         names = counted.get("class_names", [])
         merged = {**had, "format": _FORMAT, **self.values}
-        files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
-        if self._confusion:
+        if self._writes:
+            files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
+        if self._writes and self._confusion:
             content = {
                 "format": _FORMAT,
                 "class_names": self._names(len(self._confusion)),
                 "confusion": self._confusion,
             }
             files.write_text(table, json.dumps(content) + "\n")
-        elif counted and not (had and self._names(len(names)) == names):
+        elif self._writes and counted and not (had and self._names(len(names)) == names):
             tf.io.gfile.remove(table)
         splits = (manifest.TEST, manifest.VALIDATION)
         metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
@@ -516,7 +571,8 @@ def connect_and_open(
     with connecting or nullcontext():
         devices = job.params.local_devices
         on_jax = job.params.backend == JAX
-        cluster = connect_jax(devices) if on_jax else connect(workers, wait, devices)
+        seconds = wait.tries * wait.interval
+        cluster = connect_jax(devices, seconds) if on_jax else connect(workers, wait, devices)
     # The look at examples runs here, where a user's Python is, and not on a worker.
     with tf.device(cluster.this_process):
         job, data = opened or _open(job, alive)
@@ -560,6 +616,12 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
                 f"{python}: runs Python for each example, which the workers at {cluster.endpoint} "
                 "can't do; write it with TensorFlow, or convert its examples with `tpu-training "
                 "data convert`"
+            )
+        if python and cluster.processes > 1:
+            raise errors.InputError(
+                f"{python}: runs Python for each example, which may yield others on each of "
+                f"{cluster.processes} hosts; write it with TensorFlow, or convert its examples "
+                "with `tpu-training data convert`"
             )
         if python and split == manifest.TRAIN:
             logger.warning(

@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
 from tpu_core.ledger import Beginning
-from tpu_training.cluster import endpoint, google, machine
+from tpu_training.cluster import endpoint, google, hosts, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.manifest import BY_NAME, FILE_NAME
 from tpu_training.errors import NO_TENSORFLOW, InputError
@@ -58,6 +58,8 @@ def run_job(
             then imports it in half the time; see `import_tensorflow`.
     """
     lean = own_process and not (job.is_live or job.params.callback)
+    if job.params.backend == JAX and (place := hosts.find_place()):
+        _refuse_one_host_data(job, place)
     job = with_converted_data(job)
     # With a model file of one's own TensorFlow was loaded before.
     beginning = Beginning(begun)
@@ -76,6 +78,23 @@ def run_job(
     from tpu_training.job.run import run_on
 
     return run_on(workers, job, wait, shutdown, hang_timer, beginning)
+
+
+def _refuse_one_host_data(job: Job, place: hosts.Place) -> None:
+    """Raise InputError for data that one host writes to files, of which the others know nothing."""
+    # It takes numpy, which a check of arguments does without.
+    from tpu_training.data.conversion import are_written
+
+    if job.given is None and (job.data.startswith(BY_NAME) or _files(job.data)):
+        what, cure = f"--data={job.data}", "convert it once with `tpu-training data convert`"
+    elif job.given is not None and are_written(job.given):
+        what, cure = "data: arrays", "write them once with tpu_training.write_data"
+    else:
+        return
+    raise InputError(
+        f"{what}: is written to the model directory first, and this is {place}, which all would "
+        f"do; {cure}, copy that to a bucket, and pass its gs:// URL"
+    )
 
 
 def find_workers(

@@ -27,6 +27,7 @@ from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError, MetadataServer, metadata_server
 from tpu_core.records import replace_file
 from tpu_training.cluster import endpoint, google
+from tpu_training.cluster.hosts import LostHostError
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN, TrainingError, find_known_error
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 
@@ -102,6 +103,11 @@ def _end_without_worker(why: str) -> NoReturn:
     known = find_known_error("UnavailableError")
     assert known
     _end(f"training failed: {known.cause}: {known.fix} [{why}]", EXIT_FAILURE, known.id)
+
+
+def end_without_host(message: str, code: int) -> NoReturn:
+    """Exit as a host whose steps wait for another one that is gone."""
+    _end(message, code, LostHostError.cause)
 
 
 class HangTimer(Callback):

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpu_training.errors import InputError, Interrupted
 
-_SIGTERM = "received SIGTERM"
+_SIGTERM, _ELSEWHERE = "received SIGTERM", "another host has to end"
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,11 @@ class ShutdownRequest:
     def request(self, reason: str) -> None:
         """Ask the training to save and to end; from any thread."""
         self.reason, self.requested = reason, True
+
+    def join(self) -> None:
+        """End, too, as another host has to, which trains with this one."""
+        if not self.requested:
+            self.request(_ELSEWHERE)
 
     def request_save(self) -> None:
         """Ask the training to save and continue; from any thread."""

@@ -121,7 +121,8 @@ def _sum_up(
             count, begun = min(_MOST_STEPS, pace.most, steps - done), time.monotonic()
             more = loop(tf.constant(count))
             numbers, counts = numbers + more[0].numpy(), counts + more[1].numpy()
-            pace.add(count, time.monotonic() - begun)
+            # All hosts do as many, as the slowest one can.
+            pace.add(count, *cluster.agree(time.monotonic() - begun))
             done += count
     return numbers, counts
 

@@ -73,9 +73,9 @@ def train(
     """Train from the state's step to the last one.
 
     Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
-    ends early when `exhausted` says so after a loop. `observers` are called like `callbacks`, but
-    the caller starts and closes them. `create_loop` compiles the step for other devices than
-    TensorFlow's.
+    ends early when `exhausted` says so after a loop; no step runs then. `observers` are called like
+    `callbacks`, but the caller starts and closes them. `create_loop` compiles the step for other
+    devices than TensorFlow's.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -108,11 +108,10 @@ def train(
             if not math.isfinite(loss):
                 raise _diverged(loss, step, count, params, checkpoints)
             step += count
-            pace.add(count, seconds)
             evaluates = _is_due(step, params.evaluation_interval, steps)
-            ends = shutdown.requested and step < steps
-            notice = shutdown.take_notice()
-            saves = step == steps or notice or schedule.is_due(step, evaluates)
+            due = step == steps or (cluster.leads and schedule.is_due(step, evaluates))
+            seconds, ends, saves = _agreed(cluster, shutdown, seconds, step < steps, due)
+            pace.add(count, seconds)
             held = _save(checkpoints, schedule, step) if saves else 0.0
             report = _report(state, figures, (step, steps, count), (seconds, held), flops)
             for callback in (*callbacks, *observers):
@@ -124,7 +123,7 @@ def train(
                 callback.between_loops(step, report)
             # A request that came after the decision to save waits for the next loop.
             if ends:
-                checkpoints.wait()
+                _leave(cluster, checkpoints)
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved; start again to resume")
             if evaluates:
                 try:
@@ -132,11 +131,28 @@ def train(
                 except Interrupted:
                     if not saves:
                         checkpoints.save(step)
-                    checkpoints.wait()
+                    _leave(cluster, checkpoints)
                     raise
             if not (running or saves) and exhausted(step):
                 checkpoints.save(step)
     return TrainResult(step, loss)
+
+
+def _agreed(
+    cluster: Cluster, shutdown: ShutdownRequest, seconds: float, may_end: bool, due: bool
+) -> tuple[float, bool, bool]:
+    """Return what all hosts decide alike: a loop's seconds, whether to end, whether to save."""
+    asked, notice = shutdown.requested and may_end, shutdown.take_notice()
+    seconds, ends, saves = cluster.agree(seconds, asked, notice or due)
+    if ends:
+        shutdown.join()
+    return seconds, bool(ends), bool(saves)
+
+
+def _leave(cluster: Cluster, checkpoints: Checkpoints) -> None:
+    """Wait until what is being saved is whole, on whichever host."""
+    checkpoints.wait()
+    cluster.finish()
 
 
 def _diverged(

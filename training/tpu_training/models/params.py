@@ -52,7 +52,7 @@ class MachineParams:
 
     backend: str = param(
         TENSORFLOW,
-        "what runs the steps; jax needs the TPU in this machine, of any generation that JAX has",
+        "what runs the steps; jax takes the TPU in this machine, or in each host of a slice",
         choices=(TENSORFLOW, JAX),
     )
     precision: str = param(

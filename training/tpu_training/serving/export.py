@@ -14,6 +14,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
 import tpu_training.serving.model as models
+from tpu_training.cluster.hosts import refuse_on_others
 from tpu_training.data import data_set, files
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
@@ -43,6 +44,7 @@ def run_export(
 
     `given` is the model's file if it was moved, or the model itself where it has none.
     """
+    refuse_on_others("export")
     if batch is not None and kind == "tflite":
         raise InputError(f"--batch-size={batch}: a tflite model takes one image at a time")
     files.check_bucket(output, "--output")
