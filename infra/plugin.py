@@ -36,8 +36,11 @@ _MODULE: Final = f"{PACKAGE}:index:"
 # What may come from another stack or resource. The checks need all else before anything is made.
 _INPUTS: Final = ("project", "zone", "network", "bucket", "labels")
 _INPUT_TYPES: Final = ("NetworkSettings", "BucketSettings", "LifecycleRule", "EncryptionSettings")
-# Their resources are declared by programs in Python alone.
-_NOT_ARGUMENTS: Final = ("jobs",)
+# The engine runs what these declare with a plugin of a project's own (infra/resources/provider.py).
+_VERTEX: Final = (
+    "needs a resource that cancels its jobs on destroy, which a component can't declare",
+    "Remove it, or use a project of `tpustack new`, which can",
+)
 _QUEUED: Final = (
     "is requested as a queued resource, which a component can't declare",
     "Set tpu.queued.enabled to false, or use a project of `tpustack new`, which can",
@@ -57,7 +60,7 @@ class Kind:
 
     def __init__(self, what: str, settled: Json, *without: str) -> None:
         self.what, self.settled = what, settled
-        self._without = (*_NOT_ARGUMENTS, *without)
+        self._without = without
 
     def takes(self, setting: str) -> bool:
         """Return whether a setting is an argument."""
@@ -75,7 +78,7 @@ class BucketAlone(Kind):
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "TpuTraining": Kind("A bucket, a VM, a TPU and the training that runs on them.", {}),
+    "TpuTraining": Kind("A bucket, a VM, a TPU and the training that runs on them.", {}, "jobs"),
     "TpuQueue": Kind(
         "A bucket, a VM and a TPU that run jobs from a queue, sent by `tpustack job submit`. "
         "Anyone who can write to the bucket can run programs on the machine.",
@@ -84,7 +87,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "TpuMachine": Kind(
         "A bucket, and a machine of Compute Engine with a TPU (v5p, v6e or TPU7x), which trains.",
         {"architecture": "compute", "training": {"runOn": "tpu"}},
-        *("architecture", "vm", "recovery"),
+        *("jobs", "architecture", "vm", "recovery"),
     ),
     "TpuBucket": BucketAlone(
         "A bucket in the region of a zone with TPUs, for other components to use: with uniform "
@@ -215,7 +218,7 @@ def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked
             raise SettingsError(stack, problems)
         return checks.Checked(settings, context(settings))
     settings = _with_wheel(settings, root)
-    if undeclarable := [*_undeclarable(settings)]:
+    if undeclarable := [*_undeclarable(kind, settings)]:
         rest = checks.find_problems(settings, context(settings))
         raise SettingsError(stack, [*undeclarable, *rest])
     return checks.ensure_valid(settings, context(settings))
@@ -230,8 +233,12 @@ def _with_wheel(settings: StackSettings, root: Path) -> StackSettings:
     return settings.model_copy(update={"training": training})
 
 
-def _undeclarable(settings: StackSettings) -> Iterator[Problem]:
-    tpu = settings.tpu
+def _undeclarable(kind: str, settings: StackSettings) -> Iterator[Problem]:
+    tpu, jobs = settings.tpu, settings.jobs
+    if kind == "TpuQueue" and not jobs.enabled:
+        yield Problem("jobs.enabled", False, "leaves no queue", "Remove it, or use TpuTraining")
+    if jobs.vertex is not None:
+        yield Problem("jobs.vertex", jobs.vertex.written(), *_VERTEX)
     if tpu.queue is not None and not (settings.is_compute or settings.is_node):
         setting = "tpu.capacity" if tpu.queued is None else "tpu.queued"
         value = tpu.capacity.value if tpu.queued is None else tpu.queued.written()

@@ -62,9 +62,7 @@ def test_everything_in_the_schema_has_a_description_in_one_line() -> None:
 
 def test_every_type_that_the_schema_refers_to_is_in_it() -> None:
     referred = set(re.findall(r"#/types/([\w:-]+)", repr(SCHEMA)))
-    assert referred == TYPES.keys() - {"tpu-stack:index:JobsSettings"} | {
-        "tpu-stack:index:VertexSettings"
-    }
+    assert referred == {*TYPES}
 
 
 def test_every_setting_is_an_argument_except_those_that_a_component_settles() -> None:
@@ -72,7 +70,7 @@ def test_every_setting_is_an_argument_except_those_that_a_component_settles() ->
     left_out = {name: settings - set(each["inputProperties"]) for name, each in named().items()}
     assert left_out == {
         "TpuTraining": {"jobs"},
-        "TpuQueue": {"jobs"},
+        "TpuQueue": set(),
         "TpuMachine": {"jobs", "architecture", "vm", "recovery"},
         "TpuBucket": settings - {"project", "zone", "bucket", "labels", "grantRoles", "enableApis"},
     }
@@ -140,6 +138,24 @@ def test_a_spot_tpu_is_refused_unless_it_is_created_without_a_queue(root: Path) 
     assert problems(root, tpu={**tpu, "queued": {}}) == ["tpu.queued"]
     queued = {**tpu, "queued": {"enabled": False}}
     plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": queued}, root)
+
+
+def test_a_machine_of_compute_engine_waits_for_capacity_without_a_queue_of_ours(root: Path) -> None:
+    tpu = {"acceleratorType": "ct6e-standard-4t", "capacity": "flex-start"}
+    training = {"tensorflowVersion": "2.19.1"}
+    own = {"project": "some-project", "zone": "us-central1-b", "training": training}
+    flexible = {**tpu, "queued": {"runHours": 24}}
+    plugin.checked("TpuMachine", "mnist", {**own, "tpu": flexible}, root)
+
+
+def test_a_queue_takes_an_existing_account_for_jobs_and_refuses_what_it_can_not_declare(
+    root: Path,
+) -> None:
+    email = "jobs@hub-project.iam.gserviceaccount.com"
+    given = {**ARGUMENTS, "jobs": {"serviceAccount": email}}
+    assert plugin.checked("TpuQueue", "mnist", given, root).names.jobs_email == email
+    assert problems(root, "TpuQueue", jobs={"vertex": {}}) == ["jobs.vertex"]
+    assert problems(root, "TpuQueue", jobs={"enabled": False}) == ["jobs.enabled"]
 
 
 def test_a_secret_argument_is_refused(root: Path) -> None:
