@@ -28,8 +28,10 @@ KEPT_DESCRIPTION = ["description"]
 """The same for a resource whose description is marked."""
 JOB_LABEL, JOB_ID_LABEL = "tpu-stack-job", "tpu-stack-job-id"
 """The label of a custom job of Vertex AI that `tpustack job` has submitted."""
-VERTEX = "-vx"
-"""End of the id of the account that Vertex AI runs a stack's jobs as."""
+VERTEX = "Jobs of a tpu-stack on Vertex AI"
+"""Title of the account that Vertex AI runs a stack's jobs as."""
+NAME, STACK, OWNER = "{name}", "{stack}", "{owner}"
+"""What a pattern has instead of the kind of a resource, the stack and the person."""
 MADE_FOR = "Made by tpu-stack for stack "
 """Beginning of the description of what has no labels; the mark is its end."""
 _FOLDER = "file://"
@@ -40,16 +42,25 @@ _ACCOUNTS = ".iam.gserviceaccount.com"
 class Names:
     """The name of every resource that Google lists under a name."""
 
-    prefix: str
+    pattern: str
+    """The names, with NAME for what each is. What belongs to one gets a part more at the end."""
     bucket: str
     project: str
     given: tuple[str | None, str | None, str | None] = (None, None, None)
     """Addresses of accounts that are there already: the machines', the jobs' and Vertex AI's."""
 
+    def _of(self, kind: str) -> str:
+        return self.pattern.replace(NAME, kind)
+
+    @property
+    def prefix(self) -> str:
+        """What the names have in common: titles for people, and the beginning of a key ring."""
+        return "-".join(word for word in self.pattern.split("-") if word != NAME)
+
     @property
     def tpu(self) -> str:
         """The TPU; a queued resource has the same name as its node."""
-        return f"{self.prefix}-tpu"
+        return self._of("tpu")
 
     def tpus(self, slices: int) -> tuple[str, ...]:
         """Return the slices' names, as Google forms them; one slice has no number."""
@@ -65,7 +76,7 @@ class Names:
     @property
     def vm(self) -> str:
         """The VM."""
-        return f"{self.prefix}-vm"
+        return self._of("vm")
 
     @property
     def vm_of_group(self) -> str:
@@ -75,17 +86,17 @@ class Names:
     @property
     def account(self) -> str:
         """Account id of the service account."""
-        return f"{self.prefix}-sa"
+        return self._of("sa")
 
     @property
     def jobs_account(self) -> str:
         """Account id of the service account that jobs of the queue act as."""
-        return f"{self.prefix}-job"
+        return self._of("job")
 
     @property
     def vertex_account(self) -> str:
         """Account id of the service account that Vertex AI runs jobs as."""
-        return f"{self.prefix}{VERTEX}"
+        return self._of("vx")
 
     @property
     def email(self) -> str:
@@ -111,28 +122,33 @@ class Names:
     @property
     def limits_role(self) -> str:
         """Beginning of the id of the role that limits need; such ids have no hyphens."""
-        return f"{self.prefix.replace('-', '_')}_limits"
+        return self._of("limits").replace("-", "_")
 
     @property
     def messages_log(self) -> str:
         """The full name of the log whose entries are mailed."""
-        return f"projects/{self.project}/logs/{self.prefix}-messages"
+        return f"projects/{self.project}/logs/{self._of('messages')}"
 
     @property
     def network(self) -> str:
         """The stack's own network, its subnet, its router and its NAT."""
-        return f"{self.prefix}-net"
+        return self._of("net")
 
 
 def names_of(settings: StackSettings, stack: str) -> Names:
     """Return the names in a stack."""
-    whose = f"-{settings.owner}" if settings.owner else ""
+    owner = settings.owner or ""
+    given = None if settings.name_prefix else settings.name_pattern
+    whose = f"-{owner}" if owner else ""
     prefix = settings.name_prefix or f"tpu-stack-{stack}{whose}"
-    bucket = settings.bucket.name or f"{in_bucket_names(settings.project)}-{prefix}"
+    words = {STACK: stack, OWNER: owner}
+    pattern = "-".join(words.get(word, word) for word in (given or f"{prefix}-{NAME}").split("-"))
+    of_project = f"{in_bucket_names(settings.project)}-{prefix}"
+    bucket = settings.bucket.name or (pattern.replace(NAME, "data") if given else of_project)
     jobs = settings.jobs
     vertex = jobs.vertex.service_account if jobs.vertex else None
-    given = (settings.service_account, jobs.service_account, vertex)
-    return Names(prefix, bucket, settings.project, given)
+    accounts = (settings.service_account, jobs.service_account, vertex)
+    return Names(pattern, bucket, settings.project, accounts)
 
 
 def project_of(email: str) -> str:

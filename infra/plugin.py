@@ -34,9 +34,13 @@ PACKAGE: Final = "tpu-stack"
 VERSION: Final = "0.1.0"
 _MODULE: Final = f"{PACKAGE}:index:"
 # What may come from another stack or resource. The checks need all else before anything is made.
-_INPUTS: Final = ("project", "zone", "network", "labels")
-# Their resources are declared by programs in Python alone.
-_NOT_ARGUMENTS: Final = ("jobs",)
+_INPUTS: Final = ("project", "zone", "network", "bucket", "labels")
+_INPUT_TYPES: Final = ("NetworkSettings", "BucketSettings", "LifecycleRule", "EncryptionSettings")
+# The engine runs what these declare with a plugin of a project's own (infra/resources/provider.py).
+_VERTEX: Final = (
+    "needs a resource that cancels its jobs on destroy, which a component can't declare",
+    "Remove it, or use a project of `tpustack new`, which can",
+)
 _QUEUED: Final = (
     "is requested as a queued resource, which a component can't declare",
     "Set tpu.queued.enabled to false, or use a project of `tpustack new`, which can",
@@ -52,13 +56,29 @@ Json = dict[str, Any]
 class Kind:
     """A component: what it is, what it settles, and which settings are then no arguments."""
 
+    run, outputs = checks.CHECKS, tuple(program.OUTPUTS)
+
     def __init__(self, what: str, settled: Json, *without: str) -> None:
         self.what, self.settled = what, settled
-        self.without = (*_NOT_ARGUMENTS, *without)
+        self._without = without
+
+    def takes(self, setting: str) -> bool:
+        """Return whether a setting is an argument."""
+        return setting not in self._without
+
+
+class BucketAlone(Kind):
+    """A bucket, which takes few of the settings."""
+
+    run, outputs = checks.OF_BUCKET, program.OF_BUCKET
+
+    def takes(self, setting: str) -> bool:
+        """Return whether a setting is an argument."""
+        return setting in ("project", "zone", "bucket", "labels", "grantRoles", "enableApis")
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "TpuTraining": Kind("A bucket, a VM, a TPU and the training that runs on them.", {}),
+    "TpuTraining": Kind("A bucket, a VM, a TPU and the training that runs on them.", {}, "jobs"),
     "TpuQueue": Kind(
         "A bucket, a VM and a TPU that run jobs from a queue, sent by `tpustack job submit`. "
         "Anyone who can write to the bucket can run programs on the machine.",
@@ -67,7 +87,12 @@ KINDS: Final[Mapping[str, Kind]] = {
     "TpuMachine": Kind(
         "A bucket, and a machine of Compute Engine with a TPU (v5p, v6e or TPU7x), which trains.",
         {"architecture": "compute", "training": {"runOn": "tpu"}},
-        *("architecture", "vm", "recovery"),
+        *("jobs", "architecture", "vm", "recovery"),
+    ),
+    "TpuBucket": BucketAlone(
+        "A bucket in the region of a zone with TPUs, for other components to use: with uniform "
+        "access, without public access, and kept on destroy unless forceDestroy is set.",
+        {},
     ),
 }
 
@@ -78,13 +103,12 @@ KINDS: Final[Mapping[str, Kind]] = {
 def schema() -> Json:
     """Return the package's schema: an argument for each setting, with its description."""
     whole = StackSettings.model_json_schema()
-    outputs = {_camel(name): _output(name, text) for name, text in program.OUTPUTS.items()}
     return {
         "name": PACKAGE,
         "version": VERSION,
         "description": "TPUs with the machines and the training that use them",
         "types": {
-            f"{_MODULE}{name}": _type(definition, plain=name != "NetworkSettings")
+            f"{_MODULE}{name}": _type(definition, plain=name not in _INPUT_TYPES)
             for name, definition in whole["$defs"].items()
         },
         "resources": {
@@ -94,12 +118,14 @@ def schema() -> Json:
                 "inputProperties": {
                     key: _property(each, plain=key not in _INPUTS)
                     for key, each in whole["properties"].items()
-                    if key not in kind.without
+                    if kind.takes(key)
                 },
                 # `gcp:project` of the configuration is the project's default.
                 "requiredInputs": ["zone"],
-                "properties": outputs,
-                "required": [*outputs],
+                "properties": {
+                    _camel(key): _output(key, program.OUTPUTS[key]) for key in kind.outputs
+                },
+                "required": [*map(_camel, kind.outputs)],
             }
             for name, kind in KINDS.items()
         },
@@ -158,8 +184,8 @@ def _camel(name: str) -> str:
 # --- From arguments to a stack that has passed the checks
 
 
-def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.CheckedStack:
-    """Return the stack that a component stands for.
+def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked:
+    """Return the stack, or the bucket, that a component stands for.
 
     Args:
         kind: one of `KINDS`.
@@ -170,7 +196,7 @@ def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked
     Raises:
         SettingsError: with every problem.
     """
-    stack = pulumi.get_stack()
+    stack, run = pulumi.get_stack(), KINDS[kind].run
     values = _merged(KINDS[kind].settled, arguments)
     project = values.pop("project", None) or pulumi.Config("gcp").get("project")
     config = {parse.PROJECT_KEY: project} if project else {}
@@ -186,9 +212,13 @@ def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked
     except SettingsError as error:
         if isinstance(error.rest, StackSettings):
             error.rest = _with_wheel(error.rest, root)
-        raise checks.with_checks(error, context) from None
+        raise checks.with_checks(error, context, run) from None
+    if run is checks.OF_BUCKET:
+        if problems := checks.find_problems(settings, context(settings), run):
+            raise SettingsError(stack, problems)
+        return checks.Checked(settings, context(settings))
     settings = _with_wheel(settings, root)
-    if undeclarable := [*_undeclarable(settings)]:
+    if undeclarable := [*_undeclarable(kind, settings)]:
         rest = checks.find_problems(settings, context(settings))
         raise SettingsError(stack, [*undeclarable, *rest])
     return checks.ensure_valid(settings, context(settings))
@@ -203,8 +233,12 @@ def _with_wheel(settings: StackSettings, root: Path) -> StackSettings:
     return settings.model_copy(update={"training": training})
 
 
-def _undeclarable(settings: StackSettings) -> Iterator[Problem]:
-    tpu = settings.tpu
+def _undeclarable(kind: str, settings: StackSettings) -> Iterator[Problem]:
+    tpu, jobs = settings.tpu, settings.jobs
+    if kind == "TpuQueue" and not jobs.enabled:
+        yield Problem("jobs.enabled", False, "leaves no queue", "Remove it, or use TpuTraining")
+    if jobs.vertex is not None:
+        yield Problem("jobs.vertex", jobs.vertex.written(), *_VERTEX)
     if tpu.queue is not None and not (settings.is_compute or settings.is_node):
         setting = "tpu.capacity" if tpu.queued is None else "tpu.queued"
         value = tpu.capacity.value if tpu.queued is None else tpu.queued.written()
@@ -285,7 +319,7 @@ class Plugin(protocol.Provider):
             except UnknownError:
                 unknown.append(key)
         given = {key: value for key, value in arguments.items() if value is not None}
-        stack: checks.CheckedStack | None = None
+        stack: checks.Checked | None = None
         try:
             # An update knows all: the engine creates what a component's arguments come from first.
             if not unknown:
@@ -309,10 +343,10 @@ class Plugin(protocol.Provider):
                 f"{' and '.join(sorted(unknown))} yet: an update creates what they come from",
                 resource=component,
             )
-            unmade = {_camel(each): _UNKNOWN for each in program.OUTPUTS}
+            unmade = {_camel(each): _UNKNOWN for each in KINDS[kind].outputs}
             return protocol.ConstructResponse(urn, unmade, {})
         _name_after(component)
-        values = {_camel(key): value for key, value in program.advised(stack).items()}
+        values = {_camel(key): value for key, value in program.component(stack).items()}
         component.register_outputs(values)
         state = {key: await _state(pulumi.Output.from_input(each)) for key, each in values.items()}
         # A program waits for what it says of a preview, a plugin for resources alone.

@@ -39,6 +39,9 @@ OUTPUTS: Mapping[str, str] = {
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
 
+OF_BUCKET = ("bucket_name", "bucket_url", "bucket_key", "project", "region")
+"""Those of a bucket that components share."""
+
 Outputs = dict[str, pulumi.Input[object]]
 
 
@@ -87,6 +90,15 @@ def advised(stack: checks.CheckedStack, file: str | None = None) -> Outputs:
     return outputs
 
 
+def component(stack: checks.Checked) -> Outputs:
+    """Declare what a component stands for, which has no stack file, and return its outputs."""
+    if isinstance(stack, checks.CheckedStack):
+        return advised(stack)
+    if not pulumi.runtime.is_dry_run():
+        advice.watch_errors(None)
+    return _share(stack)
+
+
 def declare(stack: checks.CheckedStack) -> Outputs:
     """Declare a stack that has passed the checks, and return its outputs by name."""
     settings, context = stack.settings, stack.context
@@ -129,6 +141,16 @@ def declare(stack: checks.CheckedStack) -> Outputs:
         return _outputs(around, made, vm.InstanceGroup(around, group).name, jobs=jobs)
     driver = vm.Vm(around)
     return _outputs(around, made, driver.name, driver.address, jobs=jobs)
+
+
+def _share(stack: checks.Checked) -> Outputs:
+    """Declare a bucket without a TPU, which components share, and return its outputs."""
+    settings = stack.settings
+    needed = [apis.STORAGE_API, *([apis.KMS_API] if settings.bucket.encryption else [])]
+    enabled = services.ProjectServices(settings.project, needed, enable=settings.enable_apis)
+    made = bucket.SharedBucket(stack, enabled)
+    values = (made.name, made.url, made.key, settings.project, settings.region)
+    return dict(zip(OF_BUCKET, values, strict=True))
 
 
 def _outputs(

@@ -1,7 +1,7 @@
 """All checks. They run before the first resource is declared and need no engine and no cloud."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,16 @@ CHECKS: Final[tuple[Check, ...]] = tuple(
     if name.startswith("check_") and function.__module__ == module.__name__
 )
 """Every `check_…` of the modules, in the order of the source: writing one is enough."""
+OF_BUCKET: Final[tuple[Check, ...]] = (
+    bucket.problems_alone,
+    *(
+        check
+        for check in CHECKS
+        if check.__module__ == bucket.__name__
+        or check in (project.check_project, project.check_bucket_name, project.check_grants)
+    ),
+)
+"""The checks of a bucket that has no TPU with it."""
 WARNINGS: Final[tuple[Warn, ...]] = (
     tpu.warn_about_node,
     tpu.warn_about_ai_zones,
@@ -49,33 +59,16 @@ WARNINGS: Final[tuple[Warn, ...]] = (
 
 
 @dataclass(frozen=True)
-class CheckedStack:
-    """A stack that has passed all checks: what its components are made from.
+class Checked:
+    """Settings that have passed their checks, and what is made from them is called.
 
     Attributes:
         settings: as the stack file has them.
         context: what the checks looked at.
-        wheel: the training wheel to upload.
-        data: the data set's files, by their names below `data/` in the bucket.
-        job: the job's folder below `jobs/` in the bucket.
-        trainer_tensorflow: the TensorFlow that the trainer runs with.
-        tpu_software: the runtime of a TPU VM, the TensorFlow version of a classic node, or the
-            image of a machine of Compute Engine.
-        wheels: the list of wheels that has what the package index lacks; None if it lacks nothing.
-        cost: of the stack as it is set.
-        warnings: what is allowed and may not be intended.
     """
 
     settings: StackSettings
     context: Context
-    wheel: Path
-    data: Mapping[str, Path]
-    job: str
-    trainer_tensorflow: str
-    tpu_software: str
-    wheels: str | None
-    cost: Estimate
-    warnings: tuple[str, ...]
 
     @property
     def names(self) -> Names:
@@ -99,12 +92,44 @@ class CheckedStack:
         return f"{MADE_FOR}{self.context.stack} ({mark_of(self.context.stack)})"
 
 
-def find_problems(settings: StackSettings, context: Context) -> list[Problem]:
+@dataclass(frozen=True)
+class CheckedStack(Checked):
+    """A stack that has passed all checks: what its components are made from.
+
+    Attributes:
+        wheel: the training wheel to upload.
+        data: the data set's files, by their names below `data/` in the bucket.
+        job: the job's folder below `jobs/` in the bucket.
+        trainer_tensorflow: the TensorFlow that the trainer runs with.
+        tpu_software: the runtime of a TPU VM, the TensorFlow version of a classic node, or the
+            image of a machine of Compute Engine.
+        wheels: the list of wheels that has what the package index lacks; None if it lacks nothing.
+        cost: of the stack as it is set.
+        warnings: what is allowed and may not be intended.
+    """
+
+    wheel: Path
+    data: Mapping[str, Path]
+    job: str
+    trainer_tensorflow: str
+    tpu_software: str
+    wheels: str | None
+    cost: Estimate
+    warnings: tuple[str, ...]
+
+
+def find_problems(
+    settings: StackSettings, context: Context, run: Iterable[Check] = CHECKS
+) -> list[Problem]:
     """Return every problem with the settings."""
-    return [problem for check in CHECKS for problem in check(settings, context)]
+    return [problem for check in run for problem in check(settings, context)]
 
 
-def with_checks(error: SettingsError, context: Callable[[StackSettings], Context]) -> SettingsError:
+def with_checks(
+    error: SettingsError,
+    context: Callable[[StackSettings], Context],
+    run: Iterable[Check] = CHECKS,
+) -> SettingsError:
     """Return an error with what the checks say of those settings that could be read.
 
     What a setting that could not be read may have made right, or wrong, is left out: whatever is
@@ -117,7 +142,7 @@ def with_checks(error: SettingsError, context: Callable[[StackSettings], Context
     groups = {_group(each) for each in error.problems if each.value is not UNSET}
     found = [
         problem
-        for problem in find_problems(error.rest, context(error.rest))
+        for problem in find_problems(error.rest, context(error.rest), run)
         if not (problem.value is UNSET and _group(problem) in groups)
         and not any(name in str(problem) for name in unread)
     ]

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from pathlib import Path
 
-from infra.checks.context import Context
+from infra.checks.context import Context, without_tpus
 from infra.settings import LifecycleAction, LifecycleRule, StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 
@@ -61,6 +61,18 @@ def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
         "is for a bucket that the stack creates, but bucket.create is false",
         "Remove one of the two",
     )
+
+
+def problems_alone(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Yield what is wrong with a bucket that components share: it is one, where TPUs are."""
+    if not settings.bucket.create:
+        why, cure = "leaves nothing to create", "Remove it, or give the bucket's name to the others"
+        yield Problem("bucket.create", False, why, cure)
+    types = [*context.catalog.accelerators.values()]
+    types += [host.tpu for host in context.catalog.hosts.values()]
+    zones = dict.fromkeys(zone for each in types for zone in each.zones)
+    if settings.zone not in zones:
+        yield without_tpus("zone", settings.zone, zones)
 
 
 def check_soft_delete(settings: StackSettings, context: Context) -> Iterator[Problem]:

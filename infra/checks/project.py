@@ -8,6 +8,7 @@ from infra.checks.compute import host_of
 from infra.checks.context import Context
 from infra.deployer import permissions_of_role
 from infra.grants import commands
+from infra.names import NAME, OWNER, STACK, Names
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
 from infra.settings.parse import PROJECT_KEY
@@ -17,10 +18,16 @@ _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _EXAMPLES = ("my-project-dev", "my-project-staging", "my-project-prod")
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
-# A service account's id has 6 to 30 characters: the shortest limit of all names.
-_SHORTEST_ID, _LONGEST_ID = 6, 30
-LONGEST_PREFIX = _LONGEST_ID - len("-sa")
-_SHORTEST_PREFIX = _SHORTEST_ID - len("-sa")
+# Characters of a service account's id: the shortest limit of all names.
+_ID = (6, 30)
+LONGEST_PREFIX = _ID[1] - len("-job")
+"""Also where the queue's jobs have an account."""
+# What belongs to a VM, a TPU or a network has up to nine characters more, such as a digest.
+_RESOURCE = (1, 63 - len("-machines"))
+# A week is at the end of a role's id (infra/components/identity.py).
+_ROLE = (3, 64 - len("_2026w48"))
+_WORD = rf"([a-z0-9]+|{NAME}|{STACK}|{OWNER})"
+_PATTERN = re.compile(rf"{_WORD}(-{_WORD})*")
 
 
 def is_project_id(text: str) -> bool:
@@ -47,23 +54,90 @@ def check_project(settings: StackSettings, context: Context) -> Iterator[Problem
         yield Problem(PROJECT_KEY, settings.project, why, cure)
 
 
-def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the prefix leaves room for the longest of all names (RFC 1035)."""
-    if settings.owner and settings.name_prefix:
-        why = f"has no effect, because namePrefix is {settings.name_prefix!r}"
-        yield Problem("owner", settings.owner, why, "Remove one of the two")
-    prefix = context.names.prefix
-    value = settings.name_prefix or UNSET
-    why = "" if settings.name_prefix else f"and would be {prefix!r}, which "
-    if not _NAME.fullmatch(prefix):
-        why += "is not a valid resource name (lower-case letters, digits and hyphens, a letter "
-        why += "first, no hyphen last)"
-        yield Problem("namePrefix", value, why, "Set one like tpu-stack-dev")
-    elif not _SHORTEST_PREFIX <= len(prefix) <= LONGEST_PREFIX:
-        why += f"has {len(prefix)} characters, but a service account's id, which begins with it, "
-        why += f"has {_SHORTEST_ID} to {_LONGEST_ID}"
-        cure = f"Set one of {_SHORTEST_PREFIX} to {LONGEST_PREFIX} characters"
-        yield Problem("namePrefix", value, why, cure)
+def check_names(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check that each resource can have the name that it would get (RFC 1035)."""
+    names, prefix, pattern = context.names, settings.name_prefix, settings.name_pattern
+    if prefix:
+        others = {"owner": settings.owner, "namePattern": pattern}
+        why = f"has no effect, because namePrefix is {prefix!r}"
+        yield from misplaced(others, why, "Remove one of the two")
+    if prefix or not pattern:
+        setting, value, whole = "namePrefix", prefix or UNSET, prefix or names.prefix
+        cure, said = (
+            "Set one like tpu-stack-dev",
+            "" if prefix else f"and would be {whole!r}, which ",
+        )
+    elif malformed := [*_check_pattern(pattern, settings.owner)]:
+        yield from malformed
+        return
+    else:
+        setting, value, whole = "namePattern", pattern, names.vm
+        cure, said = "Correct it, or rename the stack", f"makes {whole!r}, which "
+    limits = list(_limits(settings, names))
+    if not _NAME.fullmatch(whole):
+        said += "is not a valid resource name (lower-case letters, digits and hyphens, a letter "
+        said += "first, no hyphen last)"
+    elif wrong := [
+        f"the {what} {name} has {len(name)} ({least} to {most})"
+        for what, name, (least, most) in limits
+        if not least <= len(name) <= most
+    ]:
+        said = "" if value == pattern else said
+        said += f"gives names the wrong number of characters: {', '.join(wrong)}"
+        missing = max(least - len(name) for _, name, (least, _) in limits)
+        room = min(most - len(name) for _, name, (_, most) in limits)
+        cure = f"Set one of {max(1, len(whole) + missing)} to {len(whole) + room} characters"
+        if value == pattern:
+            change = f"{-room} characters shorter" if room < 0 else f"{missing} characters longer"
+            cure = f"Make it, or the stack's name, {change}"
+    else:
+        return
+    yield Problem(setting, value, said, cure)
+
+
+def _check_pattern(pattern: str, owner: str | None) -> Iterator[Problem]:
+    """Check that no two resources, and no two stacks, get the same name from a pattern."""
+    words, example = pattern.split("-"), f"Use one like acme-{STACK}-{NAME}"
+    if not _PATTERN.fullmatch(pattern):
+        why = f"is not a pattern (lower-case letters, digits, {STACK}, {NAME} and {OWNER}, with "
+        yield Problem("namePattern", pattern, f"{why}hyphens between them)", example)
+        return
+    if words.count(NAME) != 1:
+        why = f"must have {NAME} once, which tells the stack's resources apart"
+        yield Problem("namePattern", pattern, why, example)
+    if STACK not in words:
+        why = f"has no {STACK}, so another stack's resources could have the same names"
+        cure = f"Add {STACK}, or use namePrefix"
+        yield Problem("namePattern", pattern, why, cure)
+    if (OWNER in words) != bool(owner):
+        why = (
+            f"has no {OWNER}, but owner is {owner!r}"
+            if owner
+            else f"has {OWNER}, but no owner is set"
+        )
+        cure = f"Add {OWNER}, or remove owner" if owner else f"Set owner, or remove {OWNER}"
+        yield Problem("namePattern", pattern, why, cure)
+    if words[-1] != NAME and not words[-1][0].isalpha():
+        why = f"ends in {words[-1]}, but Google adds numbers to the names of slices, so those of "
+        why += "stack dev could be names of stack dev-0"
+        cure = f"End it with {NAME} or with a word, as in {NAME}-{STACK}-acme"
+        yield Problem("namePattern", pattern, why, cure)
+
+
+def _limits(settings: StackSettings, names: Names) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Yield what gets a name, the name, and how few and how many characters it can have."""
+    jobs = settings.jobs
+    accounts = {
+        names.account: settings.service_account is None,
+        names.jobs_account: jobs.apart and jobs.service_account is None,
+        names.vertex_account: jobs.vertex is not None and jobs.vertex.service_account is None,
+    }
+    yield from (("service account", name, _ID) for name, is_made in accounts.items() if is_made)
+    if settings.keeps_limits and settings.limits.role is None:
+        yield "role", names.limits_role, _ROLE
+    yield from (("TPU", name, _RESOURCE) for name in names.tpus(settings.tpu.slices)[-1:])
+    yield "VM", names.vm, _RESOURCE
+    yield "network", names.network, _RESOURCE
 
 
 def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Problem]:

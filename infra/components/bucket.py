@@ -7,7 +7,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra import apis, names
-from infra.checks import CheckedStack
+from infra.checks import Checked, CheckedStack
 from infra.components.services import ProjectServices
 from infra.settings import EncryptionSettings, LifecycleAction, LifecycleRule
 from tpu_core.paths import DATA, WHEELS
@@ -17,14 +17,11 @@ _DEFAULT_ROTATION_DAYS = 90
 _KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
 
 
-class Bucket(pulumi.ComponentResource):
-    """A regional bucket with the training wheel and the data; private in every way.
-
-    With `bucket.create: false` the bucket exists already, and only the uploaded objects are the
-    stack's.
+class SharedBucket(pulumi.ComponentResource):
+    """A regional bucket, private in every way; with `bucket.create: false` one that exists already.
 
     On `destroy` the bucket stays with its objects, on purpose, unless `bucket.forceDestroy` is set:
-    data outlives compute. What the training writes is not the stack's and never touched.
+    data outlives compute.
     """
 
     name: pulumi.Output[str]
@@ -32,41 +29,16 @@ class Bucket(pulumi.ComponentResource):
     """`gs://NAME`, without a slash at its end."""
     key: pulumi.Input[str] = ""
     """Full name of the key that encrypts the objects; empty if it is Google's."""
-    wheel_url: pulumi.Output[str]
-    wheel_sha256: str
-    deleted_with: pulumi.Resource | None
-    """The bucket, whose deletion deletes all in it; None if it stays on `destroy`."""
-    objects: tuple[pulumi.Resource, ...]
+    made: gcp.storage.Bucket | None
 
-    def __init__(self, stack: CheckedStack, services: ProjectServices) -> None:
+    def __init__(self, stack: Checked, services: ProjectServices) -> None:
         super().__init__("tpu-stack:infra:Bucket", "bucket")
-        kept = not stack.settings.bucket.force_destroy
-        bucket = self._declare(stack, services) if stack.settings.bucket.create else None
-        self.deleted_with = None if kept else bucket
-        # The digest is part of the wheel's path: a new build is a new object, and a machine that
-        # starts with old metadata still finds the old one.
-        self.wheel_sha256 = hashlib.sha256(stack.wheel.read_bytes()).hexdigest()
-        wheel_path = f"{WHEELS}{self.wheel_sha256[:12]}/{stack.wheel.name}"
-        files = {wheel_path: stack.wheel}
-        files |= {f"{DATA}{path}": file for path, file in stack.data.items()}
-        self.objects = tuple(
-            gcp.storage.BucketObject(
-                "wheel" if path == wheel_path else path,
-                name=path,
-                bucket=bucket.name if bucket else stack.names.bucket,
-                source=pulumi.FileAsset(str(file)),
-                opts=pulumi.ResourceOptions(
-                    parent=bucket or self, retain_on_delete=kept, deleted_with=self.deleted_with
-                ),
-            )
-            for path, file in files.items()
-        )
-        self.name = bucket.name if bucket else pulumi.Output.from_input(stack.names.bucket)
+        self.made = self._declare(stack, services) if stack.settings.bucket.create else None
+        self.name = self.made.name if self.made else pulumi.Output.from_input(stack.names.bucket)
         self.url = pulumi.Output.concat("gs://", self.name)
-        self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
         self.register_outputs({"url": self.url})
 
-    def _declare(self, stack: CheckedStack, services: ProjectServices) -> gcp.storage.Bucket:
+    def _declare(self, stack: Checked, services: ProjectServices) -> gcp.storage.Bucket:
         bucket = stack.settings.bucket
         key = Encryption(stack, bucket.encryption, services) if bucket.encryption else None
         self.key = key.key if key else ""
@@ -98,6 +70,44 @@ class Bucket(pulumi.ComponentResource):
         )
 
 
+class Bucket(SharedBucket):
+    """A stack's bucket with the training wheel and the data.
+
+    What the training writes is not the stack's and never touched, and of a bucket that existed
+    already only the uploaded objects are the stack's.
+    """
+
+    wheel_url: pulumi.Output[str]
+    wheel_sha256: str
+    deleted_with: pulumi.Resource | None
+    """The bucket, whose deletion deletes all in it; None if it stays on `destroy`."""
+    objects: tuple[pulumi.Resource, ...]
+
+    def __init__(self, stack: CheckedStack, services: ProjectServices) -> None:
+        super().__init__(stack, services)
+        kept = not stack.settings.bucket.force_destroy
+        self.deleted_with = None if kept else self.made
+        # The digest is part of the wheel's path: a new build is a new object, and a machine that
+        # starts with old metadata still finds the old one.
+        self.wheel_sha256 = hashlib.sha256(stack.wheel.read_bytes()).hexdigest()
+        wheel_path = f"{WHEELS}{self.wheel_sha256[:12]}/{stack.wheel.name}"
+        files = {wheel_path: stack.wheel}
+        files |= {f"{DATA}{path}": file for path, file in stack.data.items()}
+        self.objects = tuple(
+            gcp.storage.BucketObject(
+                "wheel" if path == wheel_path else path,
+                name=path,
+                bucket=self.made.name if self.made else stack.names.bucket,
+                source=pulumi.FileAsset(str(file)),
+                opts=pulumi.ResourceOptions(
+                    parent=self.made or self, retain_on_delete=kept, deleted_with=self.deleted_with
+                ),
+            )
+            for path, file in files.items()
+        )
+        self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
+
+
 class Encryption(pulumi.ComponentResource):
     """A key of Cloud KMS in the bucket's region, which Cloud Storage's own account may use.
 
@@ -111,7 +121,7 @@ class Encryption(pulumi.ComponentResource):
     """Ready once a bucket can use the key."""
 
     def __init__(
-        self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
+        self, stack: Checked, settings: EncryptionSettings, services: ProjectServices
     ) -> None:
         super().__init__("tpu-stack:infra:Encryption", "encryption")
         kept = not stack.settings.bucket.force_destroy
@@ -125,9 +135,7 @@ class Encryption(pulumi.ComponentResource):
             self.usable = self._granted(stack, services, kept or settings.key is not None)
         self.register_outputs({"key": self.key})
 
-    def _granted(
-        self, stack: CheckedStack, services: ProjectServices, kept: bool
-    ) -> pulumi.Resource:
+    def _granted(self, stack: Checked, services: ProjectServices, kept: bool) -> pulumi.Resource:
         """Let Cloud Storage's own account use the key."""
         needed = [services.enabled[api] for api in (apis.KMS_API, apis.STORAGE_API)]
         agent = gcp.storage.get_project_service_account_output(
@@ -146,7 +154,7 @@ class Encryption(pulumi.ComponentResource):
         return usable
 
     def _declare(
-        self, stack: CheckedStack, settings: EncryptionSettings, services: ProjectServices
+        self, stack: Checked, settings: EncryptionSettings, services: ProjectServices
     ) -> pulumi.Output[str]:
         bucket = stack.settings.bucket
         kept: Any = {"protect": bucket.protect, "retain_on_delete": not bucket.force_destroy}

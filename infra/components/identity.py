@@ -209,7 +209,7 @@ class VertexTraining(pulumi.ComponentResource):
                 "runner",
                 project=project,
                 account_id=stack.names.vertex_account,
-                display_name="Jobs of a tpu-stack on Vertex AI",
+                display_name=names.VERTEX,
                 description=stack.marked_description,
                 opts=services.after(
                     *_VERTEX_APIS, parent=self, ignore_changes=names.KEPT_DESCRIPTION

@@ -59,7 +59,7 @@ class BucketSettings(Section):
     """
     name: Text | None = None
     """Name of the bucket, unique in all of Google Cloud. By default, the project and the name
-    prefix.
+    prefix, or the name of data in `namePattern`.
     """
     location: Text | None = None
     """Region of the bucket. It must be the TPU's region, which is the default."""
@@ -349,6 +349,11 @@ class StackSettings(Section, strict=False):
     name_prefix: Text | None = None
     """Prefix of all resource names. By default tpu-stack-STACK, or tpu-stack-STACK-OWNER if `owner`
     is set.
+    """
+    name_pattern: Text | None = None
+    """Pattern of all resource names, for example acme-{stack}-{name}: words joined by hyphens, with
+    {name} (tpu, vm, data and so on), {stack} and, if `owner` is set, {owner}. If you change it,
+    everything is recreated. It can't be used with `namePrefix`.
     """
     owner: Text | None = None
     """The person that the stack belongs to, for example ada. All resource names contain it, so that

@@ -133,6 +133,7 @@ def test_a_deployer_without_any_right_to_grant_makes_the_tpu_of_the_page_and_not
     machine = "gcp:compute/instance:Instance" if changes else "gcp:tpu/v2Vm:V2Vm"
     assert made == {"gcp:storage/bucketObject:BucketObject", machine}
     assert outputs["service_account"] == config["tpu-stack:serviceAccount"]
+    assert outputs["tpu_name"] == "vision-landing-tpu-ml"
     assert outputs["network"].endswith("/global/networks/landing")
     assert outputs["subnetwork"].endswith("/subnetworks/landing-tpus")
     assert outputs["vm_name"] == (outputs["tpu_name"] if changes else "")

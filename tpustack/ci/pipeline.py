@@ -133,8 +133,10 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
     # Its deployer can't use the key of another environment.
     for key in ("secretsprovider", "encryptedkey"):
         document.pop(key, None)
-    for key in ("tpu-stack:namePrefix", "tpu-stack:owner"):
-        config.pop(key, None)
+    config.pop("tpu-stack:namePrefix", None)
+    # A pattern has the stack's name in it, and may have the owner's.
+    if "tpu-stack:namePattern" not in config:
+        config.pop("tpu-stack:owner", None)
     bucket = {**(config.get("tpu-stack:bucket") or {}), "forceDestroy": True, "protect": False}
     bucket.pop("name", None)
     config["tpu-stack:bucket"] = {**bucket, "softDeleteDays": 0}

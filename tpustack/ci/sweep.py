@@ -124,11 +124,8 @@ class Orphan:
     name: str
     url: str
     made: datetime
-
-    @property
-    def runs_jobs(self) -> bool:
-        """Whether it is an account that Vertex AI runs a stack's jobs as."""
-        return "/serviceAccounts/" in self.url and f"{VERTEX}@" in self.url
+    runs_jobs: bool = False
+    """Whether it is an account that Vertex AI runs a stack's jobs as."""
 
     @property
     def is_job(self) -> bool:
@@ -310,7 +307,8 @@ def _described(google: Google, project: str) -> Iterator[Orphan]:
     for account in _listed(google, f"{_IAM}/projects/{project}/serviceAccounts", "accounts"):
         if stack := _stack_by_description(account):
             url = f"{_IAM}/{account['name']}"
-            yield Orphan(stack, f"account {account['email']}", url, _LONG_AGO)
+            name, runs_jobs = f"account {account['email']}", account.get("displayName") == VERTEX
+            yield Orphan(stack, name, url, _LONG_AGO, runs_jobs)
 
 
 def _stack_by_description(resource: Json) -> str:

@@ -412,7 +412,7 @@ def others_in(
     """
     for one in google.pages(f"{COMPUTE}/projects/{project}/aggregated/instances", "instances"):
         here = one["zone"].rpartition("/")[2].startswith(f"{region}-")
-        own = one["name"] == names.tpu or one["name"].startswith(f"{names.tpu}-")
+        own = re.fullmatch(rf"{re.escape(names.tpu)}(-\d+)?", one["name"])
         if here and not own and one["status"] != "TERMINATED":
             model = one.get("scheduling", {}).get("provisioningModel")
             yield one["machineType"].rpartition("/")[2], model in ("SPOT", "FLEX_START")

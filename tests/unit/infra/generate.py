@@ -245,6 +245,7 @@ _CHANGES: tuple[Change, ...] = (
     _top("zone", lambda c: c.choice([*ZONES, "us-central1-d", "mars-north1-a"])),
     _top("architecture", lambda c: c.choice(("vm", "node"))),
     _top("namePrefix", lambda c: text(c, 10) if c.random() < 0.7 else "a" * c.randint(1, 40)),
+    _top("namePattern", lambda c: f"{{stack}}-{text(c, 3)}{'a' * c.randint(1, 40)}-{{name}}"),
     _top("labels", labels),
     _set("tpu", "acceleratorType", lambda c: c.choice([*ACCELERATORS, "v2-9", "v9-8"])),
     _set("tpu", "runtimeVersion", lambda c: c.choice([*RUNTIMES, "tpu-vm-tf-9.9.9"])),

@@ -60,6 +60,7 @@ GOOGLES: dict[str, str | tuple[str, ...]] = {
     "budget.pubsubTopic": "",
     "budget.emails": ("is not an e-mail", "are too many"),
     "namePrefix": "",
+    "namePattern": ("makes", "gives"),
     "labels": "",
 }
 CATALOG = Catalog()

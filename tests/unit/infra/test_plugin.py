@@ -17,7 +17,7 @@ from pulumi.provider.experimental.provider import ConstructRequest
 from pulumi.runtime import mocks, settings
 from pulumi.runtime.config import set_all_config
 
-from infra import advice, plugin, program
+from infra import advice, checks, plugin, program
 from infra.credentials import of_program
 from infra.settings import StackSettings
 from infra.settings.base import SettingsError
@@ -30,6 +30,7 @@ ARGUMENTS: dict[str, Any] = {
     "tpu": {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pjrt"},
     "training": {"runOn": "tpu"},
 }
+BUCKET = {"bucketName", "bucketUrl", "bucketKey", "project", "region"}
 SCHEMA = plugin.schema()
 TYPES: dict[str, Any] = SCHEMA["types"]
 COMPONENTS: dict[str, Any] = SCHEMA["resources"]
@@ -61,9 +62,7 @@ def test_everything_in_the_schema_has_a_description_in_one_line() -> None:
 
 def test_every_type_that_the_schema_refers_to_is_in_it() -> None:
     referred = set(re.findall(r"#/types/([\w:-]+)", repr(SCHEMA)))
-    assert referred == TYPES.keys() - {"tpu-stack:index:JobsSettings"} | {
-        "tpu-stack:index:VertexSettings"
-    }
+    assert referred == {*TYPES}
 
 
 def test_every_setting_is_an_argument_except_those_that_a_component_settles() -> None:
@@ -71,21 +70,27 @@ def test_every_setting_is_an_argument_except_those_that_a_component_settles() ->
     left_out = {name: settings - set(each["inputProperties"]) for name, each in named().items()}
     assert left_out == {
         "TpuTraining": {"jobs"},
-        "TpuQueue": {"jobs"},
+        "TpuQueue": set(),
         "TpuMachine": {"jobs", "architecture", "vm", "recovery"},
+        "TpuBucket": settings - {"project", "zone", "bucket", "labels", "grantRoles", "enableApis"},
     }
 
 
 def test_a_component_has_every_output_of_a_stack() -> None:
-    for component in COMPONENTS.values():
-        assert len(component["properties"]) == len(program.OUTPUTS)
+    for name, component in named().items():
+        assert len(component["properties"]) == len(
+            program.OUTPUTS if name != "TpuBucket" else BUCKET
+        )
+    assert set(named()["TpuBucket"]["properties"]) == BUCKET
 
 
 def test_an_argument_that_may_come_from_another_stack_takes_outputs_and_no_other_does() -> None:
     for component in COMPONENTS.values():
         plain = {name for name, each in component["inputProperties"].items() if "plain" in each}
         taken = component["inputProperties"].keys() - plain
-        assert taken == {"project", "zone", "network", "labels"}
+        assert taken == {"project", "zone", "network", "bucket", "labels"} & taken | {"bucket"}
+    of_bucket = TYPES["tpu-stack:index:EncryptionSettings"]["properties"]
+    assert not any("plain" in each for each in of_bucket.values())
 
 
 def test_names_and_wheel_of_a_component_are_its_own(root: Path) -> None:
@@ -93,11 +98,32 @@ def test_names_and_wheel_of_a_component_are_its_own(root: Path) -> None:
     two = plugin.checked("TpuTraining", "two", ARGUMENTS, root)
     stack = f"tpu-stack-{pulumi.get_stack()}"
     assert (one.names.tpu, two.names.tpu) == (f"{stack}-one-tpu", f"{stack}-two-tpu")
+    assert isinstance(one, checks.CheckedStack)
     assert one.wheel.parent == root / "dist"
 
 
 def test_a_queue_runs_jobs_as_an_account_of_their_own(root: Path) -> None:
     assert plugin.checked("TpuQueue", "mnist", ARGUMENTS, root).settings.jobs.apart
+
+
+def test_a_bucket_alone_is_checked_as_one_of_a_stack_and_needs_no_wheel(tmp_path: Path) -> None:
+    own: dict[str, Any] = {"project": "some-project", "zone": "us-east5-a"}
+    made = plugin.checked("TpuBucket", "data", own, tmp_path)
+    assert made.names.bucket == f"some-project-tpu-stack-{pulumi.get_stack()}-data"
+    # A long name, since no account is made.
+    plugin.checked("TpuBucket", "checkpoints-of-a-model", own, tmp_path)
+    wrong = {"create": False, "name": "X", "softDeleteDays": 1, "protect": True, "forceDestroy": 1}
+    with pytest.raises(SettingsError) as refused:
+        plugin.checked("TpuBucket", "data", {"zone": "us-east9-a", "bucket": wrong}, tmp_path)
+    told = [(each.setting, each.why) for each in refused.value.problems]
+    assert {setting for setting, _ in told} >= {
+        "bucket.forceDestroy",
+        "zone",
+        "bucket.softDeleteDays",
+    }
+    with pytest.raises(SettingsError) as refused:
+        plugin.checked("TpuBucket", "data", own | {"bucket": {"create": False}}, tmp_path)
+    assert {each.setting for each in refused.value.problems} == {"bucket.create", "bucket.name"}
 
 
 def test_a_component_is_refused_with_every_problem_at_once(root: Path) -> None:
@@ -112,6 +138,24 @@ def test_a_spot_tpu_is_refused_unless_it_is_created_without_a_queue(root: Path) 
     assert problems(root, tpu={**tpu, "queued": {}}) == ["tpu.queued"]
     queued = {**tpu, "queued": {"enabled": False}}
     plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": queued}, root)
+
+
+def test_a_machine_of_compute_engine_waits_for_capacity_without_a_queue_of_ours(root: Path) -> None:
+    tpu = {"acceleratorType": "ct6e-standard-4t", "capacity": "flex-start"}
+    training = {"tensorflowVersion": "2.19.1"}
+    own = {"project": "some-project", "zone": "us-central1-b", "training": training}
+    flexible = {**tpu, "queued": {"runHours": 24}}
+    plugin.checked("TpuMachine", "mnist", {**own, "tpu": flexible}, root)
+
+
+def test_a_queue_takes_an_existing_account_for_jobs_and_refuses_what_it_can_not_declare(
+    root: Path,
+) -> None:
+    email = "jobs@hub-project.iam.gserviceaccount.com"
+    given = {**ARGUMENTS, "jobs": {"serviceAccount": email}}
+    assert plugin.checked("TpuQueue", "mnist", given, root).names.jobs_email == email
+    assert problems(root, "TpuQueue", jobs={"vertex": {}}) == ["jobs.vertex"]
+    assert problems(root, "TpuQueue", jobs={"enabled": False}) == ["jobs.enabled"]
 
 
 def test_a_secret_argument_is_refused(root: Path) -> None:
@@ -180,13 +224,18 @@ def construct(root: Path, monkeypatch: pytest.MonkeyPatch) -> Construct:
     # An engine that only records calls no hooks.
     monkeypatch.setattr(advice, "watch_errors", lambda stack: None)
 
-    def of(preview: bool = False, **configured: str) -> dict[str, Any]:
+    def of(preview: bool = False, kind: str = "TpuTraining", **configured: str) -> dict[str, Any]:
         monitor = Monitor(Engine(preview=preview))
         network = {"create": PropertyValue(False), "name": PropertyValue("own")}
         inputs = plain(ARGUMENTS).value | {
             "network": PropertyValue(network, dependencies={NETWORK})
         }
-        request = ConstructRequest("t:index:TpuTraining", "mnist", inputs, pulumi.ResourceOptions())
+        if kind == "TpuBucket":
+            inputs = plain(
+                {"project": "p-123456", "zone": "us-east5-a", "bucket": {"encryption": {}}}
+            )
+            inputs = inputs.value
+        request = ConstructRequest(f"t:index:{kind}", "mnist", inputs, pulumi.ResourceOptions())
 
         async def whole() -> None:
             mocks.set_mocks(monitor.mocks, stack="test", preview=preview, monitor=monitor)
@@ -196,6 +245,8 @@ def construct(root: Path, monkeypatch: pytest.MonkeyPatch) -> Construct:
             await plugin.Plugin(root).construct(request)
 
         asyncio.run(whole())
+        # It leaves none, which other tests of this process want.
+        asyncio.set_event_loop(asyncio.new_event_loop())
         return monitor.told
 
     return of
@@ -210,6 +261,17 @@ def plain(value: Any) -> Any:
 
 def test_what_an_argument_comes_from_is_deleted_after_the_component(construct: Construct) -> None:
     assert construct()["mnist"].dependencies == [NETWORK]
+
+
+def test_a_bucket_alone_is_private_and_encrypted_and_stays(construct: Construct) -> None:
+    told = construct(kind="TpuBucket")
+    made = told["mnist-bucket"]
+    assert {request.type for request in told.values()} >= {"gcp:kms/cryptoKey:CryptoKey"}
+    assert not any(request.type.endswith(("Account", "BucketObject")) for request in told.values())
+    assert made.object["uniformBucketLevelAccess"]
+    assert made.object["publicAccessPrevention"] == "enforced"
+    assert made.object["labels"]["managed-by"] == "pulumi"
+    assert made.retainOnDelete
 
 
 def test_a_component_asks_google_with_the_credentials_of_its_program(construct: Construct) -> None:

@@ -1253,8 +1253,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "an owner with a long name",
         config(owner="ada-king-countess-of-lovelace"),
         "namePrefix: (not set) and would be 'tpu-stack-test-ada-king-countess-of-lovelace', which "
-        "has 44 characters, but a service account's id, which begins with it, has 6 to 30. Set one "
-        "of 3 to 27 characters.",
+        "gives names the wrong number of characters: the service account "
+        "tpu-stack-test-ada-king-countess-of-lovelace-sa has 47 (6 to 30). Set one of 3 to 27 "
+        "characters.",
     ),
     (
         "an owner beside a prefix",
@@ -1270,8 +1271,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a long prefix",
         config(namePrefix="a" * 28),
-        f'namePrefix: "{"a" * 28}" has 28 characters, but a service account\'s id, which begins '
-        "with it, has 6 to 30. Set one of 3 to 27 characters.",
+        f'namePrefix: "{"a" * 28}" gives names the wrong number of characters: the service account '
+        f"{'a' * 28}-sa has 31 (6 to 30). Set one of 3 to 27 characters.",
     ),
     (
         "a wheel that is not there",

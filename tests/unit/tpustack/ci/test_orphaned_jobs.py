@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.catalog import vertex_regions
-from infra.names import mark_of
+from infra.names import VERTEX, mark_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -32,10 +32,16 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://ours")
 
 
-def account(api: Client, name: str, stack: str, mark: str = "") -> str:  # noqa: F811
+def account(
+    api: Client,  # noqa: F811
+    name: str,
+    stack: str,
+    mark: str = "",
+    title: str = VERTEX,
+) -> str:
     """An account as a stack makes it, by default one of this backend."""
     told = f"Made by tpu-stack for stack {stack} ({mark or mark_of(stack)})"
-    said = {"displayName": "x", "description": told}
+    said = {"displayName": title, "description": told}
     return str(api.post(IAM, {"accountId": name, "serviceAccount": said})["email"])
 
 
@@ -69,7 +75,7 @@ def accounts(api: Client) -> set[str]:  # noqa: F811
 def test_a_job_is_named_then_cancelled_and_its_account_goes_once_it_has_ended(
     api: Client,  # noqa: F811
 ) -> None:
-    email = account(api, "pr-7-vx", "pr-7")
+    email = account(api, "vx-acme-pr-7-ml", "pr-7")
     here, there = submit(api, email), submit(api, email, "us-west4")
     (named,) = sweep(api, "pr-8", remove=False)
     assert f"custom job {here} in us-central1, custom job {there} in us-west4" in named.notes[0]
@@ -155,7 +161,7 @@ def test_vertex_ai_is_not_asked_without_an_orphaned_training_account(
     api: Client,  # noqa: F811
     cloud: LocalCloud,  # noqa: F811
 ) -> None:
-    account(api, "pr-7-sa", "pr-7")
+    account(api, "pr-7-sa", "pr-7", title="Machines of a tpu-stack")
     account(api, "pr-8-vx", "pr-8")
     member = grant(api)
     sweep(api.as_member(member), "pr-8", remove=True)

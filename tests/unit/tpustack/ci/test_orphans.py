@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from infra.deployer import sweeper
-from infra.names import mark_of
+from infra.names import VERTEX, mark_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -199,7 +199,10 @@ def test_sweeping_needs_exactly_the_documented_permissions(
     group = {"name": "group", "baseInstanceName": "group", "targetSize": 0}
     api.post(f"{COMPUTE}/instanceGroupManagers", {**group, "instanceTemplate": link})
 
-    told = {"description": f"Made by tpu-stack for stack pr-7 ({mark_of('pr-7')})"}
+    told = {
+        "displayName": VERTEX,
+        "description": f"Made by tpu-stack for stack pr-7 ({mark_of('pr-7')})",
+    }
     runner = api.post(IAM, {"accountId": "orphan-vx", "serviceAccount": told})["email"]
     api.post(CUSTOM_JOBS, body(serviceAccount=runner) | {"labels": {"tpu-stack-job": "one"}})
 

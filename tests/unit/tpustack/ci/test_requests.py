@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from infra.names import names_of
 from infra.settings.parse import parse
 from tpustack.ci import pipeline
 from tpustack.ci.pipeline import PullRequests
@@ -45,6 +46,21 @@ def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothin
     assert made.bucket.soft_delete_days == 0
     assert not made.bucket.protect
     assert made.labels == {"request": "pr-7"}
+
+
+def test_a_requests_stack_keeps_a_pattern_of_names_and_whose_they_are(root: Path) -> None:
+    path = root / "stacks/Pulumi.dev.yaml"
+    document = yaml.safe_load(path.read_text())
+    del document["config"]["tpu-stack:namePrefix"]
+    document["config"] |= {
+        "tpu-stack:namePattern": "acme-{owner}-{stack}-{name}",
+        "tpu-stack:owner": "ada",
+    }
+    path.write_text(yaml.safe_dump(document))
+    pipeline.write_request_stack(root, 7, HOW)
+    config = yaml.safe_load((root / "stacks/Pulumi.pr-7.yaml").read_text())["config"]
+    names = names_of(parse(config, "pr-7"), "pr-7")
+    assert (names.vm, names.bucket) == ("acme-ada-pr-7-vm", "acme-ada-pr-7-data")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.names import JOB_LABEL, MADE_FOR, MARK, mark_of
+from infra.names import JOB_LABEL, MADE_FOR, MARK, VERTEX, mark_of
 from infra.settings import OWN_LABELS
 from infra.settings.base import SettingsError
 from infra.settings.parse import parse
@@ -139,6 +139,7 @@ class Project:
             "selfLink": f"{COMPUTE}/n{number}",
             "description": told if made.kind in UNLABELLED else "",
             "email": f"n{number}-vx@p",
+            "displayName": VERTEX,
             **labels,
         }
         times = {} if made.kind == "account" else {TIMES.get(made.kind, "creationTimestamp"): when}
