@@ -39,6 +39,7 @@ GROUPS = {
         "logs": "Print a VM's log, even after the VM is deleted.",
         "notebook": "Run JupyterLab on a stack's VM or TPU.",
         "ssh": "Open a shell on a stack's VM or TPU.",
+        "top": "Show duty cycle, HBM and cost of each host, live.",
         "wheel": "Build the training wheel into dist/.",
     },
     "The pipeline": {
@@ -77,6 +78,7 @@ _WHERE = {
     "recover": "commands.recovery:recover_command",
     "settings": "commands.reference:settings_command",
     "ssh": "commands.machines:ssh_command",
+    "top": "top:top_command",
     "wheel": "commands.stack:wheel_command",
 }
 
