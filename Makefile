@@ -130,7 +130,7 @@ sbom: release-tools  ## List what a deployment and a machine install, as Cyclone
 # Users choose older releases of TensorFlow, and only newer ones fix their advisories.
 AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
   requirements-release agent/tpu_agent/locks/tensorflow-cpu-2.19.1 \
-  agent/tpu_agent/locks/tensorflow-tpu-2.19.1 infra/template/requirements,$(lock).txt) $(wildcard examples/*/requirements.txt)
+  agent/tpu_agent/locks/tensorflow-tpu-2.19.1 agent/tpu_agent/locks/tensorflow-cpu-jax-2.19.1 infra/template/requirements,$(lock).txt) $(wildcard examples/*/requirements.txt)
 
 # Each exception has its reason in .pip-audit.txt.
 audit: release-tools  ## Ask the advisory databases about every locked package (needs the network)

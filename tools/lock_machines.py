@@ -20,6 +20,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from infra.catalog import Catalog
+from infra.catalog.entries import JAX_PACKAGE, VM_PACKAGE
 from tpu_agent.bundle import LOCKS
 
 _UV = Path(sys.executable).with_name("uv")
@@ -29,6 +30,8 @@ _ENDS = (14, 13, 12)
 _MACHINE = "platform_machine == 'x86_64' and sys_platform == 'linux'"
 # Matplotlib draws the trainer's pictures. TensorBoard imports what later setuptools lack.
 _BESIDE = ("matplotlib", "setuptools<81")
+# The oldest that the trainer runs its steps with (training/pyproject.toml).
+_JAX = ("jax[tpu]>=0.6.2",)
 _NEVER = "libtpu ; sys_platform == 'none'"
 # Ubuntu 22.04, the oldest of Google's images with such a Python, has glibc 2.35.
 _PLATFORMS = [
@@ -44,11 +47,14 @@ def main(asked: list[str]) -> int:
     for one in asked or [*there, *examples]:
         if "==" in one:
             path = LOCKS / f"{one.replace('==', '-')}.txt"
-            lines = _lock([one, *_BESIDE], without_libtpu=_lacks_libtpu(one))
+            wanted = [one, *_BESIDE]
+            if one.startswith(JAX_PACKAGE):
+                wanted = [one.replace(JAX_PACKAGE, VM_PACKAGE), *_JAX, *_BESIDE]
+            lines = _lock(wanted, without_libtpu=_lacks_libtpu(one))
         else:
             path = Path(one) / "requirements.txt"
-            wanted = path.with_suffix(".in").read_text(encoding="utf-8")
-            lines = _lock(wanted.splitlines(), without_libtpu=False)
+            wanted = path.with_suffix(".in").read_text(encoding="utf-8").splitlines()
+            lines = _lock(wanted, without_libtpu=False)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(f"wrote {path.parent.name}/{path.name}")
     return 0

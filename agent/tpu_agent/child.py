@@ -54,7 +54,7 @@ class Child:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self.folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, number: int, command: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -72,9 +72,9 @@ class Child:
             if lock is None:
                 return False
             for name in ("pid", "code"):
-                (self._folder / name).unlink(missing_ok=True)
+                (self.folder / name).unlink(missing_ok=True)
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _KEEPER, str(self._folder), str(number), *command],
+                ["/bin/sh", "-c", _KEEPER, str(self.folder), str(number), *command],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -95,18 +95,26 @@ class Child:
             return Ended(number, code)
         return None if self._of(number, "pid") is None else Ended(number, _UNKNOWN_CODE)
 
+    def last(self) -> int:
+        """Return the number of the last start; 0 for none."""
+        return self._written("pid")[0]
+
     def _of(self, number: int, name: str) -> int | None:
         """Return what the keeper has written of a start."""
-        try:
-            known, value = map(int, (self._folder / name).read_text().split())
-        except (OSError, ValueError):
-            return None
+        known, value = self._written(name)
         return value if known == number else None
+
+    def _written(self, name: str) -> tuple[int, int]:
+        try:
+            known, value = map(int, (self.folder / name).read_text().split())
+        except (OSError, ValueError):
+            return 0, 0
+        return known, value
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the program and to what it started."""
         try:
-            group = int((self._folder / "pid").read_text().split()[1])
+            group = int((self.folder / "pid").read_text().split()[1])
         except (OSError, ValueError, IndexError):
             # The keeper has not written it yet, or the disk is full.
             if self._process is None:
@@ -120,7 +128,7 @@ class Child:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[int | None]:
         """Yield the descriptor of the lock; None if a process has it."""
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

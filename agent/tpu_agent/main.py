@@ -26,13 +26,15 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.error import HTTPError
 
+from tpu_agent import slice as slices
 from tpu_agent import tpus as forms
 from tpu_agent.jobs import attempt, hosts, runner, vertex
+from tpu_agent.jobs.environment import of_jax
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.ledger import Ledger
 from tpu_agent.limits import LimitEnforcer
 from tpu_agent.recovery import Recovery, World
-from tpu_agent.trainer import Surroundings, TpuState, Trainer, tpu_state
+from tpu_agent.trainer import Others, Surroundings, TpuState, Trainer, tpu_state
 from tpu_core import causes, lease, paths, records, times
 from tpu_core.bucket import Bucket
 from tpu_core.contract import AS_ROOT, Environment, Limits, Messages, Metadata
@@ -86,19 +88,23 @@ class Machine:
         return Place(project, zone, bucket, self.further_zones, self._as_tpu())
 
     def _as_tpu(self) -> Json | None:
-        """Return the TPU as the TPU API would say it; None unless this machine is a host of it.
+        """Return the TPU as the TPU API would say it; None unless this machine is a host of it."""
+        if self.optional(Metadata.IS_TPU) is None:
+            return None
+        ends = [{"ipAddress": host} for host in self.hosts()]
+        # Another machine of the same name has another number, as another TPU another time.
+        return {"state": "READY", "createTime": self.entry("id"), "networkEndpoints": ends}
+
+    def hosts(self) -> list[str]:
+        """Return where the hosts of the TPU are that this machine is one of.
 
         The endpoints of a slice were seen as bare names, and as `NUMBER:ID:ADDRESS` by JAX
         (_src/clusters/cloud_tpu_cluster.py): the address is the last part of either.
         """
-        if self.optional(Metadata.IS_TPU) is None:
-            return None
         hosts = (self.optional(Metadata.ENDPOINTS) or "").split(",")
         if len(hosts) == 1:
-            hosts = [self.entry("network-interfaces/0/ip")]
-        ends = [{"ipAddress": host.rpartition(":")[2]} for host in hosts]
-        # Another machine of the same name has another number, as another TPU another time.
-        return {"state": "READY", "createTime": self.entry("id"), "networkEndpoints": ends}
+            return [self.entry("network-interfaces/0/ip")]
+        return [host.rpartition(":")[2] for host in hosts]
 
     def is_of_spot_slice(self) -> bool:
         """Return whether this is one of several hosts that Google does not bring back.
@@ -136,9 +142,15 @@ class Machine:
         return [f"--tpu-zone={zones}"] if zones else []
 
     def trainer_environment(self) -> dict[str, str]:
-        """Return variables that change with the stack without another boot."""
+        """Return what the start-up script doesn't know: what may change, and a slice's hosts."""
         note = self.optional(Metadata.COST_NOTE)
-        return {} if note is None else {Environment.COST_NOTE: note}
+        told = {} if note is None else {Environment.COST_NOTE: note}
+        hosts = of_jax(self.hosts(), _worker_number(self)) if self.trains_on_jax() else {}
+        return {**told, **hosts}
+
+    def trains_on_jax(self) -> bool:
+        """Return whether the trainer runs on JAX, and so on each host of the TPU."""
+        return self.optional(Metadata.BACKEND) == "jax"
 
     @staticmethod
     def turn_off() -> None:
@@ -180,7 +192,13 @@ def main() -> None:
         world = World(time.time, say_of_trainer, forms.why_silent, random.random, tell)
         about = keeper.place, machine.client.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=watch_port, args=about, daemon=True).start()
-    _run(keeper.until_it_works(lambda: _trainer(machine, keeper, events)))
+    if machine.trains_on_jax() and machine.is_of_spot_slice():
+        number, tpus = _worker_number(machine), _tpus(machine, is_here=True)
+        watch = partial(watch_peers, machine, BASE / "jobs", number, tpus, time.sleep)
+        threading.Thread(target=lambda: _or_die(watch), name="peers", daemon=True).start()
+    trainer = keeper.until_it_works(lambda: _trainer(machine, keeper, events))
+    keeper.trains = lambda: trainer.running or _runs_jobs()
+    _run(trainer)
 
 
 def _keeper(machine: Machine, events: Events) -> Keeper:
@@ -193,7 +211,7 @@ def _keeper(machine: Machine, events: Events) -> Keeper:
     keeper.enforcer = LimitEnforcer(
         place,
         machine.client,
-        # Looked up at each call: `_trainer` sets another one later.
+        # Looked up at each call: `main` sets another one later.
         lambda: keeper.trains(),
         time.time,
         say,
@@ -205,8 +223,16 @@ def _keeper(machine: Machine, events: Events) -> Keeper:
     return keeper
 
 
-def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
+def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer | slices.Follower:
     bucket = Bucket(keeper.place.bucket, machine.client.send)
+    count = len(machine.hosts()) if machine.trains_on_jax() else 1
+    tpu, others = machine.attribute(Metadata.TPU_NAME), None
+    if count > 1 and (number := _worker_number(machine)):
+        own = machine.trainer_environment, machine.trainer_arguments
+        world = slices.World(time.time, say_of_trainer, *own)
+        return slices.Follower(BASE / "trainer", bucket, tpu, number, world)
+    if count > 1:
+        others = Others(bucket, tpu, count, time.monotonic)
 
     def finish(path: str) -> None:
         bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n".encode())
@@ -231,13 +257,12 @@ def _trainer(machine: Machine, keeper: Keeper, events: Events) -> Trainer:
         environment=machine.trainer_environment,
         arguments=machine.trainer_arguments,
         oom_kills=oom_kills,
+        others=others,
     )
-    trainer = Trainer(BASE / "trainer", around)
-    keeper.trains = lambda: trainer.running or _runs_jobs()
-    return trainer
+    return Trainer(BASE / "trainer", around)
 
 
-def _run(trainer: Trainer) -> None:
+def _run(trainer: Trainer | slices.Follower) -> None:
     """Look after the trainer in this thread, which gets signals, until the agent is to end."""
     wake = _Alarm()
     while not wake.told_to_end(_look(trainer)):
@@ -245,7 +270,7 @@ def _run(trainer: Trainer) -> None:
     trainer.stop()
 
 
-def _look(trainer: Trainer) -> float:
+def _look(trainer: Trainer | slices.Follower) -> float:
     """Look after the trainer; return the pause. No failure, such as a full disk, ends limits."""
     try:
         return trainer.look()

@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
+from tpu_agent.jobs.hosts import failure
+from tpu_agent.jobs.queue import Outcome
+from tpu_core import paths
+from tpu_core.bucket import Bucket
 from tpu_core.contract import Environment
 from tpu_core.records import Unreadable, dump, load, replace_file
 from tpu_core.times import backoff
@@ -25,8 +29,113 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _RARELY = 2.0, 300.0, 600.0
 _LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
 # After a resume the heartbeat is stale at first.
 _HUNG_LOOKS = 60
-# A preempted VM has 30 seconds, the trainer ends itself after 25; systemd kills after 90.
-_GRACE = 80.0
+_FAILURE_LOOK = 5.0
+GRACE = 80.0
+"""A preempted VM has 30 seconds, the trainer ends itself after 25; systemd kills after 90."""
+
+
+class TrainerProcess(Child):
+    """The trainer, which the start-up script orders with a file `order.json` in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._outcome, self._pulse = folder / "outcome.json", folder / "pulse"
+
+    def order(self) -> dict[str, Any] | None:
+        """Return what is ordered: `command`, `environment` and `finished`; None for nothing."""
+        try:
+            order: dict[str, Any] = json.loads((self.folder / "order.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        return order
+
+    def begin(
+        self,
+        number: int,
+        order: Mapping[str, Any],
+        environment: Mapping[str, str],
+        arguments: Sequence[str],
+    ) -> bool:
+        """Start what is ordered, with more of both; return False if it runs already."""
+        for path in (self._outcome, self._pulse):
+            path.unlink(missing_ok=True)
+        files = {
+            Environment.OUTCOME: str(self._outcome),
+            Environment.PULSE: str(self._pulse),
+        }
+        everything = {**os.environ, **order["environment"], **environment, **files}
+        return self.start(number, [*order["command"], *arguments], everything)
+
+    def end(self) -> None:
+        """End it, as the machine goes down: it may save first."""
+        self.send(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE
+        while self.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.send(signal.SIGKILL)
+
+    def outcome(self, code: int) -> tuple[int, str, str]:
+        """Return the exit code, the cause and the message, by the trainer's word if it left one."""
+        try:
+            outcome = json.loads(self._outcome.read_text("utf-8"))
+            text = int(outcome["exitCode"]), str(outcome["cause"]), str(outcome["message"])
+        except (OSError, ValueError, KeyError, TypeError):
+            text = code, "", ""
+        # Prefer the reported outcome unless the exit code contradicts it.
+        return text if code in (-1, text[0]) else (code, "", "")
+
+    def pulse(self) -> tuple[float, int]:
+        """Return until when the trainer must have given another sign, and its step; -1: none."""
+        try:
+            deadline, step = self._pulse.read_text().split()
+            return float(deadline), int(step)
+        except (OSError, ValueError):
+            return 0.0, -1
+
+
+class Others:
+    """The other hosts of a slice, as the trainer's agent on worker 0 has them run along.
+
+    Args:
+        store: the bucket.
+        tpu: the slice.
+        count: how many hosts it has.
+        now: seconds.
+    """
+
+    def __init__(self, store: Bucket, tpu: str, count: int, now: Callable[[], float]) -> None:
+        self._store, self._tpu, self._count, self._now = store, tpu, count, now
+        self._start, self._next_look = 0, 0.0
+        self._since: float | None = None
+
+    def begin(self) -> int:
+        """Have them start their trainers; return the number of this start. Raises OSError."""
+        for item in [*self._store.items(paths.trainers(self._tpu))]:
+            self._store.delete(item.path, item.generation)
+        return self._store.write(paths.trainer_on_all_hosts(self._tpu), b"")
+
+    def end(self, start: int) -> None:
+        """Have them end their trainers. Raises OSError."""
+        path = paths.trainer_on_all_hosts(self._tpu)
+        if (found := self._store.look(path)) is not None and found.generation == start:
+            self._store.delete(path, start)
+
+    def failure(self, start: int) -> Outcome | None:
+        """Return how a start failed on another host, if it did, at once. Raises OSError."""
+        # While the bucket does not answer, the others can't be heard: that time does not count.
+        before, self._since = self._since if self._start == start else None, None
+        self._start, now = start, self._now()
+        folder, followed = paths.trainers(self._tpu, start), 0.0 if before is None else now - before
+        failed = failure(self._store, folder, self._count, followed)
+        self._since = now if before is None else before
+        return failed
+
+    def look(self, start: int) -> Outcome | None:
+        """Return the same from time to time, and nothing in between. Raises OSError."""
+        if self._now() < self._next_look:
+            return None
+        self._next_look = self._now() + _FAILURE_LOOK
+        return self.failure(start)
 
 
 @dataclass(frozen=True)
@@ -46,6 +155,7 @@ class Surroundings:
         environment: more for the trainer's environment. Raises OSError.
         arguments: more for its command line, which overrides the order's. Raises OSError.
         oom_kills: how many processes the kernel has killed for lack of memory.
+        others: the other hosts of a slice, on which the trainer runs too; None if there are none.
     """
 
     now: Callable[[], float]
@@ -60,6 +170,7 @@ class Surroundings:
     environment: Callable[[], Mapping[str, str]]
     arguments: Callable[[], Sequence[str]]
     oom_kills: Callable[[], int]
+    others: Others | None = None
 
 
 class Trainer:
@@ -67,7 +178,7 @@ class Trainer:
 
     def __init__(self, folder: Path, around: Surroundings) -> None:
         self._folder, self._around = folder, around
-        self._child = Child(folder)
+        self._child = TrainerProcess(folder)
         self._record = read_record(folder / "record.json")
         self._late = 0
         self._kill_at: float | None = None
@@ -91,18 +202,14 @@ class Trainer:
 
     def stop(self) -> None:
         """End the trainer, as the machine goes down: it may save first."""
-        self._child.send(signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE
-        while self._child.running() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._child.send(signal.SIGKILL)
+        self._child.end()
 
     def _next(self) -> float:
         record, now = self._record, self._around.now()
         if record.number > record.handled:
             self._ended()
             return 0.0
-        order = None if record.over else self._order()
+        order = None if record.over else self._child.order()
         if order is None:
             return _LOOK if not record.number else _IDLE
         # A pause that is longer than any was left by a clock that was wrong.
@@ -118,55 +225,55 @@ class Trainer:
         self._start(order)
         return _LOOK
 
-    def _order(self) -> dict[str, Any] | None:
-        try:
-            order: dict[str, Any] = json.loads((self._folder / "order.json").read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        return order
-
     def _start(self, order: Mapping[str, Any]) -> None:
-        more, command = self._around.environment(), [*order["command"], *self._around.arguments()]
-        for name in ("outcome.json", "pulse"):
-            (self._folder / name).unlink(missing_ok=True)
+        more, arguments = self._around.environment(), self._around.arguments()
         record = self._record
+        record.on_all_hosts = self._around.others.begin() if self._around.others else 0
         record.number += 1
         record.waiting, record.oom_kills = False, self._around.oom_kills()
         self._save()
-        files = {
-            Environment.OUTCOME: str(self._folder / "outcome.json"),
-            Environment.PULSE: str(self._folder / "pulse"),
-        }
-        environment = {**os.environ, **order["environment"], **more, **files}
         self._late, self._kill_at, self._said = 0, None, ""
-        self.running = self._child.start(record.number, command, environment)
+        self.running = self._child.begin(record.number, order, more, arguments)
 
     def _watch(self) -> None:
-        """End a trainer that is late by its own word: it says how long its next step may take."""
+        """End a trainer that is late by its own word: it says how long its next step may take.
+
+        And one that has failed on another host, without which it can do no step.
+        """
         if self._kill_at is not None:
             if time.monotonic() >= self._kill_at:
                 self._child.send(signal.SIGKILL)
             return
-        deadline, _ = self._pulse()
+        deadline, _ = self._child.pulse()
         self._late = self._late + 1 if deadline and self._around.now() > deadline else 0
         if self._late >= _HUNG_LOOKS:
             self._record.hung = self._record.number
             self._save()
-            self._around.say("the trainer hangs: no step before its deadline")
-            self._child.send(signal.SIGTERM)
-            self._kill_at = time.monotonic() + _GRACE
+            self._end_soon("the trainer hangs: no step before its deadline")
+        elif failed := self._elsewhere(soon=False):
+            self._end_soon(f"the trainer is ended on all hosts: {failed.said}")
 
-    def _pulse(self) -> tuple[float, int]:
-        """Return until when the trainer must have given another sign, and its step; -1: none."""
+    def _end_soon(self, why: str) -> None:
+        self._around.say(why)
+        self._child.send(signal.SIGTERM)
+        self._kill_at = time.monotonic() + GRACE
+
+    def _elsewhere(self, *, soon: bool) -> Outcome | None:
+        """Return how the trainer failed on another host, if that is known."""
+        others, start = self._around.others, self._record.on_all_hosts
+        if others is None:
+            return None
         try:
-            deadline, step = (self._folder / "pulse").read_text().split()
-            return float(deadline), int(step)
-        except (OSError, ValueError):
-            return 0.0, -1
+            return others.failure(start) if soon else others.look(start)
+        except OSError as error:
+            self._say_once(f"the other hosts can't be asked: {error}")
+            return None
 
     def _ended(self) -> None:
         """Deal with an end, once."""
-        record = self._record
+        record, others = self._record, self._around.others
+        if others is not None:
+            others.end(record.on_all_hosts)
         ended = self._child.ended(record.number)
         if ended is not None:
             code, cause, text = self._outcome(ended.code)
@@ -176,15 +283,17 @@ class Trainer:
         self._save()
 
     def _outcome(self, code: int) -> tuple[int, str, str]:
-        """Return the exit code, the cause and the message, by the trainer's word if it left one."""
-        try:
-            outcome = json.loads((self._folder / "outcome.json").read_text("utf-8"))
-            text = int(outcome["exitCode"]), str(outcome["cause"]), str(outcome["message"])
-        except (OSError, ValueError, KeyError, TypeError):
-            text = code, "", ""
-        # Prefer the reported outcome unless the exit code contradicts it.
-        known, cause, message = text if code in (-1, text[0]) else (code, "", "")
-        return known, "hung" if self._record.hung == self._record.number else cause, message
+        """Return the exit code, the cause and the message: those of the host that failed first.
+
+        A trainer that knows no cause of its own has been ended, or was left alone by the others.
+        """
+        known, cause, message = self._child.outcome(code)
+        if self._record.hung == self._record.number:
+            return known, "hung", message
+        if known in (_DONE, _WRONG_INPUT) or cause or not (failed := self._elsewhere(soon=True)):
+            return known, cause, message
+        cause = "" if failed.why == "exited" else failed.why
+        return known if failed.code is None else failed.code, cause, failed.said
 
     def _tpu(self) -> TpuState:
         try:
@@ -199,7 +308,7 @@ class Trainer:
         memory_full = self._around.oom_kills() > record.oom_kills
         if code not in (0, 2, 75):
             name = cause_in_words(code, cause, memory_full=memory_full)
-            step = self._pulse()[1]
+            step = self._child.pulse()[1]
             again = is_repeated(name, record.cause, further=step > record.step)
             record.in_a_row = record.in_a_row + 1 if again else 1
             record.cause, record.step = name, step
@@ -210,7 +319,7 @@ class Trainer:
     def _act(self, code: int, ending: Ending, message: str) -> None:
         record, now = self._record, self._around.now()
         if ending.action == "finish":
-            order = self._order()
+            order = self._child.order()
             if order is not None:
                 self._around.finish(order["finished"])
                 self._around.tell(f"has finished{_after(record.number)}")
@@ -227,7 +336,7 @@ class Trainer:
                 "is used up; raise the stack's recovery budget",
                 message,
             )
-        elif ending.action == "wait" and not (budgets and self._pulse()[1] >= 0):
+        elif ending.action == "wait" and not (budgets and self._child.pulse()[1] >= 0):
             record.waiting = True
             self._say_once(message)
         else:
@@ -253,7 +362,8 @@ class Trainer:
         """
         record = self._record
         saved = ending.cause == "saved"
-        record.fruitless = 0 if saved or self._pulse()[1] >= 0 else record.fruitless + 1
+        further = self._child.pulse()[1] >= 0
+        record.fruitless = 0 if saved or further else record.fruitless + 1
         if ending.action == "rarely" or (saved and self._going_down()):
             pause = backoff(0, _RARELY, _RARELY, self._around.chance)
         elif ending.action == "wait":
@@ -436,6 +546,7 @@ class Record:
         step: which step the trainer had done then; -1 for none.
         renew: why the TPU has to be recreated before the next start; empty if not.
         hung: the last start that was ended because it hung.
+        on_all_hosts: what the other hosts of a slice know the last start by.
         oom_kills: what the kernel had killed for lack of memory before the last start.
         events: the failures and preemptions of the last day: when, and which.
     """
@@ -451,6 +562,7 @@ class Record:
     step: int = -1
     renew: str = ""
     hung: int = 0
+    on_all_hosts: int = 0
     oom_kills: int = 0
     events: list[tuple[float, str]] = field(default_factory=list)
 

@@ -43,6 +43,8 @@ class Metadata:
 
     WHEEL: Final = "training-wheel"
     WHEEL_SHA256: Final = "training-wheel-sha256"
+    BACKEND: Final = "training-backend"
+    """jax: each host of the TPU runs the trainer, on JAX. Not set for TensorFlow."""
     ARGUMENTS: Final = "training-args"
     """Further arguments of the trainer: a JSON list."""
     TENSORFLOW: Final = "training-tensorflow"

@@ -72,6 +72,16 @@ def on_all_hosts(tpu: str) -> str:
     return f"slices/{tpu}.json"
 
 
+def trainer_on_all_hosts(tpu: str) -> str:
+    """Return the object whose generation is the start of the trainer that runs on all hosts."""
+    return f"slices/{tpu}.trainer"
+
+
+def trainers(tpu: str, start: int | None = None) -> str:
+    """Return the folder of what hosts other than worker 0 report of the trainer, or of a start."""
+    return f"{trainer_on_all_hosts(tpu)}/" + (f"{start}/" if start is not None else "")
+
+
 def beats(tpu: str) -> str:
     """Return the folder of the heartbeats of a slice's hosts."""
     return f"slices/{tpu}/"

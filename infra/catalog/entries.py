@@ -220,6 +220,8 @@ class NetworkFacts:
 
 VM_PACKAGE = "tensorflow-cpu"
 TPU_PACKAGE = "tensorflow-tpu"
+JAX_PACKAGE = "tensorflow-cpu-jax"
+"""That release of tensorflow-cpu, next to JAX with a TPU's library."""
 
 
 def numbers(version: str) -> tuple[int, ...]:

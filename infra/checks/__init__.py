@@ -12,6 +12,7 @@ from infra.cost import Estimate
 from infra.names import MADE_FOR, MARK, Names, mark_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, SettingsError
+from infra.settings.machines import Backend
 from infra.settings.parse import STAND_IN
 
 Check = Callable[[StackSettings, Context], Iterator[Problem]]
@@ -69,6 +70,16 @@ class Checked:
 
     settings: StackSettings
     context: Context
+
+    @property
+    def backend(self) -> Backend:
+        """What runs the trainer's steps."""
+        return compute.backend_of(self.settings, self.context)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the trainer is started with besides its TPU, data and model directory."""
+        return software.trainer_arguments(self.settings, self.context)
 
     @property
     def names(self) -> Names:

@@ -6,7 +6,7 @@ from infra.catalog.entries import Host
 from infra.checks.context import Context, nearest, one_of, unverified
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem, misplaced
-from infra.settings.machines import Capacity
+from infra.settings.machines import Backend, Capacity
 
 # docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode, of which one copy limits bulk
 # mode to bound reservations and flex-start and another to TPUs; /tpu/docs/spot-compute recommends
@@ -19,6 +19,20 @@ def host_of(settings: StackSettings, context: Context) -> Host | None:
     if not settings.is_compute:
         return None
     return context.catalog.hosts.get(settings.tpu.accelerator_type)
+
+
+def backend_of(settings: StackSettings, context: Context) -> Backend:
+    """Return what runs the trainer's steps: what is set, else what the TPU can do.
+
+    TensorFlow drives only the chips of its own machine where nothing serves gRPC, and no release
+    of it drives a TPU7x.
+    """
+    host, wanted = host_of(settings, context), settings.training.backend
+    if wanted is not None or host is None or settings.jobs.enabled:
+        return wanted or Backend.TENSORFLOW
+    alone = host.tpu_of(settings.tpu.topology).hosts == 1
+    set_for = settings.training.tensorflow_version and "tensorflow" in host.frameworks
+    return Backend.TENSORFLOW if alone and set_for else Backend.JAX
 
 
 def check_compute_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -69,34 +83,35 @@ def check_compute_capacity(settings: StackSettings, context: Context) -> Iterato
 
 
 def check_compute_software(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that what runs on the machine exists for its generation.
-
-    Only jobs bring a framework of their own: the trainer is TensorFlow's, which drives the chips of
-    its own machine alone where nothing serves gRPC.
-    """
-    host, wanted = host_of(settings, context), settings.training.tensorflow_version
+    """Check that what runs on the machine exists for its generation."""
+    host, training = host_of(settings, context), settings.training
     if host is None:
+        if training.backend is Backend.JAX:
+            why = "requires architecture compute, where each machine of the TPU runs the trainer"
+            cure = "Remove it, and run the trainer as a job (docs/models.md#train-on-jax)"
+            yield Problem("training.backend", "jax", why, cure)
         return
-    if (count := host.tpu_of(settings.tpu.topology).hosts) > 1 and not settings.jobs.enabled:
-        why = f"is required: a TPU of {count} machines can't run the trainer, because TensorFlow "
-        why += "drives only the chips of its own"
-        cure = "Set it to true, and submit jax or pytorch jobs with `tpustack job submit`"
-        yield Problem("jobs.enabled", UNSET, why, cure)
+    others, version = " and ".join(host.frameworks), training.tensorflow_version
+    if settings.jobs.enabled:
+        why = "is for the trainer, but jobs.enabled runs jobs instead"
+        cure = "Remove it; a job's own command chooses"
+        yield from misplaced({"training.backend": training.backend}, why, cure)
+        if version and "tensorflow" not in host.frameworks:
+            why = f"doesn't run on {host.tpu.family}, where Google supports {others}"
+            yield Problem("training.tensorflowVersion", version, why, "Remove it")
         return
-    if "tensorflow" in host.frameworks:
-        if wanted is None and not settings.jobs.enabled:
-            why = f"is required: the image of {host.tpu.name} has no TensorFlow"
-            cure = "Set the version to install, for example 2.19.1, or jobs.enabled"
-            yield Problem("training.tensorflowVersion", UNSET, why, cure)
+    if backend_of(settings, context) is Backend.JAX:
         return
-    others = " and ".join(host.frameworks)
-    if wanted is not None:
+    if "tensorflow" not in host.frameworks:
         why = f"doesn't run on {host.tpu.family}, where Google supports {others}"
-        yield Problem("training.tensorflowVersion", wanted, why, "Remove it, and set jobs.enabled")
-    elif not settings.jobs.enabled:
-        why = f"is required on {host.tpu.family}, because the trainer needs TensorFlow"
-        cure = f"Set it to true, and submit {others} jobs with `tpustack job submit`"
-        yield Problem("jobs.enabled", UNSET, why, cure)
+        yield Problem("training.backend", "tensorflow", why, "Use jax")
+    elif (count := host.tpu_of(settings.tpu.topology).hosts) > 1:
+        why = f"can't train on {count} machines: it drives only the chips of its own"
+        yield Problem("training.backend", "tensorflow", why, "Use jax")
+    elif version is None:
+        why = f"is required: the image of {host.tpu.name} has no TensorFlow"
+        cure = "Set the version to install, for example 2.19.1, or training.backend: jax"
+        yield Problem("training.tensorflowVersion", UNSET, why, cure)
 
 
 def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -175,7 +190,11 @@ def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[st
             "tpu.capacity is flex-start: Google's provider can't let a Compute Engine request "
             "wait, so without capacity `pulumi up` fails at once."
         )
-    doubt = [host.tpu.doubt] if host.tpu.doubt and settings.training.tensorflow_version else []
+    on_jax = backend_of(settings, context) is Backend.JAX
+    versions = settings.training.tensorflow_version and not on_jax
+    doubt = [host.tpu.doubt] if host.tpu.doubt and versions else []
     if host.tpu_of(settings.tpu.topology).hosts > 1:
         doubt.append(_DOUBT_OF_SLICES)
+    if on_jax:
+        doubt.append("the trainer on JAX has run on CPUs only")
     yield unverified("architecture: compute", *doubt)

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.catalog import entries
 from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE, Packages, Release, Runtime, numbers
 from infra.checks import bucket, compute
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.base import UNSET, Problem
+from infra.settings.machines import Backend
 from tpu_agent.bundle import lock_of
 from tpu_core import paths
 from tpu_core.contract import NO_TENSORFLOW
@@ -127,9 +129,12 @@ def is_version(text: str) -> bool:
 def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
     """Return the trainer's TensorFlow: the one that is set, else the TPU's own.
 
-    A machine of Compute Engine that runs jobs alone may do without.
+    A machine of Compute Engine that runs jobs alone may do without. The trainer on JAX prepares
+    data and traces steps with any: by default the newest that is locked with JAX.
     """
     without = NO_TENSORFLOW if settings.is_compute and settings.jobs.enabled else None
+    if compute.backend_of(settings, context) is Backend.JAX:
+        without = next(iter(context.catalog.packages.releases(entries.JAX_PACKAGE)))
     return settings.training.tensorflow_version or tpu_tensorflow(settings, context) or without
 
 
@@ -183,6 +188,11 @@ class Installed:
     image: str
     python: str | None
 
+    @property
+    def name(self) -> str:
+        """What the package index calls it."""
+        return VM_PACKAGE if self.package == entries.JAX_PACKAGE else self.package
+
 
 def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
     """Yield what the start-up scripts install, unless an image brings it along."""
@@ -190,7 +200,9 @@ def installed(settings: StackSettings, context: Context) -> Iterator[Installed]:
     if version in (None, NO_TENSORFLOW):
         return
     if host := compute.host_of(settings, context):
-        yield Installed(TPU_PACKAGE, version, "tpu.acceleratorType", host.image, host.python)
+        on_jax = compute.backend_of(settings, context) is Backend.JAX
+        package = entries.JAX_PACKAGE if on_jax else TPU_PACKAGE
+        yield Installed(package, version, "tpu.acceleratorType", host.image, host.python)
         return
     trains_on_vm = not settings.trains_on_tpu
     if trains_on_vm:
@@ -253,7 +265,7 @@ def _missing(wanted: Installed, settings: StackSettings, context: Context) -> It
         machine = "VM" if wanted.package == VM_PACKAGE else "TPU VM"
         yield _wrong_version(
             settings,
-            f"{wanted.package} {wanted.version}, which the {machine} would install, {why}",
+            f"{wanted.name} {wanted.version}, which the {machine} would install, {why}",
             f"Use {one_of(fitting[:4])}",
         )
         return
@@ -264,7 +276,7 @@ def _missing(wanted: Installed, settings: StackSettings, context: Context) -> It
         yield Problem(
             wanted.where,
             wanted.image,
-            f"has Python {python}, which {wanted.package} {wanted.version} doesn't support",
+            f"has Python {python}, which {wanted.name} {wanted.version} doesn't support",
             f"Use an image with Python {one_of(release.pythons)}, or another "
             "training.tensorflowVersion",
         )
@@ -275,7 +287,9 @@ def _why_useless(
 ) -> str | None:
     """Return what is wrong with a release itself; None if nothing is known."""
     if release is None:
-        return None if is_newer(wanted.version, known) else "doesn't exist"
+        if is_newer(wanted.version, known):
+            return None
+        return "has no lock with JAX" if wanted.package == entries.JAX_PACKAGE else "doesn't exist"
     return f"drives no TPU ({release.broken})" if release.broken else None
 
 
@@ -292,7 +306,7 @@ def warn_about_packages(settings: StackSettings, context: Context) -> Iterator[s
     for wanted in installed(settings, context):
         if wanted.version not in context.catalog.packages.releases(wanted.package):
             yield (
-                f"training.tensorflowVersion: the catalog does not know {wanted.package} "
+                f"training.tensorflowVersion: the catalog does not know {wanted.name} "
                 f"{wanted.version}; if it doesn't exist, the startup script fails."
             )
         if wanted.python is None and wanted.where == "vm.image":
@@ -406,6 +420,10 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """
     args, wheel = settings.training.args, find_wheel(settings, context.root)
     for argument in args:
+        if argument.partition("=")[0].lstrip("-") == "backend":
+            why = "chooses what the machine has to install"
+            yield Problem("training.args", argument, why, "Set training.backend instead")
+            return
         value = argument.rpartition("=")[2]
         if value.endswith(_FILES) and "://" not in value:
             if settings.jobs.enabled:
@@ -417,10 +435,17 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
             )
             yield Problem("training.args", argument, why, cure)
             return
-    if args and wheel is not None and (refusal := _refused(wheel, args)):
+    whole = trainer_arguments(settings, context)
+    if args and wheel is not None and (refusal := _refused(wheel, whole)):
         cure = "`tpu-training train-and-evaluate --help` lists all parameters"
         why = f"would end the training: {refusal.rstrip('?')}"
         yield Problem("training.args", " ".join(args), why, cure)
+
+
+def trainer_arguments(settings: StackSettings, context: Context) -> tuple[str, ...]:
+    """Return the trainer's arguments: those of the stack file, and what runs its steps."""
+    on_jax = compute.backend_of(settings, context) is Backend.JAX
+    return (*(["--backend=jax"] if on_jax else []), *settings.training.args)
 
 
 @functools.cache

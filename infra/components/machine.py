@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import pulumi
 
-from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
+from infra.catalog.entries import JAX_PACKAGE, TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.components.bucket import Bucket
 from infra.components.identity import Identity
 from infra.components.network import Network
 from infra.components.services import ProjectServices
 from infra.cost import without_price
-from infra.settings.machines import RunOn, TimeoutSettings
+from infra.settings.machines import Backend, RunOn, TimeoutSettings
 from tpu_agent.bundle import lock_of, program, startup_script
 from tpu_core.contract import AS_ROOT, NO_LOCK, TRAINING_PREFIX, Metadata
 
@@ -88,9 +88,11 @@ def tpu_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[
     """Return a TPU host's metadata; less if its runtime serves gRPC and the VM trains."""
     settings = stack.settings
     if settings.is_compute:
+        on_jax = stack.backend is Backend.JAX
         return {
-            **_job(stack, bucket, TPU_PACKAGE),
+            **_job(stack, bucket, JAX_PACKAGE if on_jax else TPU_PACKAGE),
             **_trainer(stack, RunOn.TPU),
+            **({Metadata.BACKEND: Backend.JAX.value} if on_jax else {}),
             **_LOGIN,
             Metadata.IS_TPU: "true",
             Metadata.SERVES_GRPC: "false",
@@ -156,7 +158,7 @@ def _job(stack: CheckedStack, bucket: Bucket, package: str) -> dict[str, pulumi.
         Metadata.BUCKET_URL: bucket.url,
         Metadata.WHEEL: bucket.wheel_url,
         Metadata.WHEEL_SHA256: bucket.wheel_sha256,
-        Metadata.ARGUMENTS: json.dumps(settings.training.args),
+        Metadata.ARGUMENTS: json.dumps(stack.arguments),
         Metadata.TENSORFLOW: stack.trainer_tensorflow,
         Metadata.JOB: stack.job,
         Metadata.TENSORFLOW_LOCK: lock_of(package, stack.trainer_tensorflow) or NO_LOCK,

@@ -467,9 +467,10 @@ class ComputeTpu(Tpu):
         properties = self._properties(host)
         kept = contract.NO_REASON_TO_RECREATE
         told = {key: value for key, value in self.metadata.items() if key not in kept}
+        jax = "-jax" if stack.backend is machines.Backend.JAX else ""
         template = gcp.compute.InstanceTemplate(
             # Image and packages are ignored, so that others are another resource.
-            f"tpu-template-{host.image.rpartition('-')[2]}-{stack.trainer_tensorflow}",
+            f"tpu-template-{host.image.rpartition('-')[2]}-{stack.trainer_tensorflow}{jax}",
             name=machine.name_by_content(
                 name, [properties | {"metadata": told}, disks, stack.labels]
             ),

@@ -321,12 +321,24 @@ class RunOn(StrEnum):
     TPU = "tpu"
 
 
+class Backend(StrEnum):
+    """What runs the trainer's steps."""
+
+    TENSORFLOW = "tensorflow"
+    JAX = "jax"
+
+
 class TrainingSettings(Section):
     """The training: what runs, where, and on which data."""
 
     run_on: RunOn = RunOn.VM
     """With vm, the VM runs the trainer and drives the TPU by gRPC. With tpu, worker 0 of the TPU VM
     runs the trainer. `architecture: compute` has tpu alone, node has vm alone.
+    """
+    backend: Backend | None = None
+    """What runs the trainer's steps. With jax, each machine of the TPU runs the trainer; requires
+    `architecture: compute`. There the default is tensorflow for a single machine with
+    `training.tensorflowVersion`, if its type has TensorFlow, and otherwise jax.
     """
     job: Text = "train"
     """Name of this run. Its results are under jobs/NAME in the bucket. With `training.data` or
@@ -345,7 +357,7 @@ class TrainingSettings(Section):
     """More arguments of `tpu-training train-and-evaluate`."""
     tensorflow_version: Text | None = None
     """TensorFlow version on the machine that runs the trainer. It must match the TPU's version,
-    which is the default.
+    which is the default. With `training.backend: jax` the default is the one locked with JAX.
     """
     model_memory_gib: float = Field(default=2.0, ge=0.1, le=12288)
     """Memory in GiB that the model needs on the VM, which initializes it."""

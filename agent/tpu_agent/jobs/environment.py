@@ -224,7 +224,8 @@ def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
         return {"XRT_TPU_CONFIG": "|".join(f"tpu_worker;{index};{at}" for index, at in workers)}
     if framework == "jax":
         platforms = "tpu,cpu" if tpu.is_here else "cpu"
-        return {"PJRT_DEVICE": device, "JAX_PLATFORMS": platforms, **_of_jax(tpu)}
+        own = of_jax(tpu.hosts, tpu.worker) if tpu.is_here else {}
+        return {"PJRT_DEVICE": device, "JAX_PLATFORMS": platforms, **own}
     return {"PJRT_DEVICE": device}
 
 
@@ -232,23 +233,23 @@ def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
 _COORDINATOR_PORT = 8476
 
 
-def _of_jax(tpu: Tpu) -> Mapping[str, str]:
+def of_jax(hosts: Sequence[str], worker: int) -> Mapping[str, str]:
     """Return how the processes of a slice find each other; nothing on a single host.
 
     `jax.distributed.initialize` reads the first variable. It finds out the others on a TPU VM. On
     machines of Compute Engine it can't: there users saw bare names, and JAX reads a third part.
     Keras reads its own three (`keras.distribution.initialize`).
     """
-    if not tpu.is_here or len(tpu.hosts) < 2:
+    if len(hosts) < 2:
         return {}
-    address, count = f"{tpu.hosts[0]}:{_COORDINATOR_PORT}", str(len(tpu.hosts))
+    address, count = f"{hosts[0]}:{_COORDINATOR_PORT}", str(len(hosts))
     return {
         "JAX_COORDINATOR_ADDRESS": address,
         "JAX_NUM_PROCESSES": count,
-        "JAX_PROCESS_ID": str(tpu.worker),
+        "JAX_PROCESS_ID": str(worker),
         "KERAS_DISTRIBUTION_JOB_ADDRESSES": address,
         "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
-        "KERAS_DISTRIBUTION_PROCESS_ID": str(tpu.worker),
+        "KERAS_DISTRIBUTION_PROCESS_ID": str(worker),
     }
 
 

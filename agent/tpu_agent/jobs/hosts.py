@@ -26,7 +26,8 @@ _LOOK = 2.0
 BEAT = 60.0
 _SILENCE = 600.0
 _RUNS = "runs"
-_STILL = records.stamped(vars(Outcome(_RUNS)))
+STILL = records.stamped(vars(Outcome(_RUNS)))
+"""What a host reports of an attempt that runs there."""
 
 _T = TypeVar("_T")
 
@@ -69,21 +70,20 @@ def announce(store: Bucket, tpu: str, job: Job) -> None:
     store.write(paths.on_all_hosts(tpu), b"", summary=what)
 
 
-def failure(store: Bucket, job: Job, hosts: int, followed: float) -> Outcome | None:
-    """Return how a job's last attempt failed on another host, if it did. Raises GoogleError.
+def failure(store: Bucket, folder: str, hosts: int, followed: float) -> Outcome | None:
+    """Return how an attempt failed on another host, if it did. Raises GoogleError.
 
     Args:
         store: the bucket.
-        job: the job.
+        folder: where the other hosts report of it.
         hosts: how many hosts the TPU has.
         followed: for how many seconds this has been asked.
     """
-    folder = paths.hosts(job.name, job.tries[-1].number)
     reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
     for host in range(1, hosts):
         report = reports.get(f"{host}.json")
         reported = _told(Outcome, report)
-        silence = report.age if report and reported else followed
+        silence = min(report.age, followed) if report and reported else followed
         outcome = (
             _failed(reported) if reported and reported.why != _RUNS else _lost(reported, silence)
         )
@@ -110,7 +110,7 @@ def _lost(reported: Outcome | None, silence: float) -> Outcome | None:
     if silence < _SILENCE:
         return None
     what = "has stopped reporting" if reported else "has not started"
-    where = "see `journalctl --unit jobs` there, or its serial port"
+    where = "see its serial port, or `journalctl` there"
     return Outcome("preempted", None, f"it {what} for {_SILENCE / 60:g} minutes; {where}")
 
 
@@ -153,7 +153,7 @@ class Host:
         if abs(now - self._beaten) < BEAT:
             return
         try:
-            self._store.write(self._path(job, "json"), b"", summary=_STILL)
+            self._store.write(self._path(job, "json"), b"", summary=STILL)
         except GoogleError as error:
             self._world.say(f"retrying: {error}")
         else:

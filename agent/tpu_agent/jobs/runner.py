@@ -296,8 +296,9 @@ class Current:
         if self._hosts_since is None:
             self._hosts_since = now
         count = self.attempt.content().get("hosts", 1)
+        folder = paths.hosts(self.job.name, self.job.tries[-1].number)
         if count > 1 and (
-            failed := hosts.failure(self._store, self.job, count, now - self._hosts_since)
+            failed := hosts.failure(self._store, folder, count, now - self._hosts_since)
         ):
             self.attempt.end(failed.why, failed.said, failed.code)
 

@@ -120,15 +120,18 @@ apt_get() {
   done
 }
 
-# Whether TensorFlow can be loaded: that of some TPU images ends with a segmentation fault.
-loads_tensorflow() {
-  "$1" -c 'import tensorflow' >/dev/null 2>&1
+# Whether the image's Python can load a package: TensorFlow of some TPU images ends with a
+# segmentation fault.
+image_loads() {
+  python3 -c "import $1" >/dev/null 2>&1
 }
 
 # Makes sure that there is a Python with TensorFlow VERSION (of PACKAGE); sets PYTHON to it.
-# The image's own is used if it has exactly that version.
+# The image's own is used if it has exactly that version. Where the trainer runs on JAX, its steps
+# need JAX alone, and TensorFlow is that of the CPU.
 ensure_tensorflow() {
-  local version="$1" package="$2" found
+  local version="$1" package="$2" found backend needs=""
+  local -a more=()
   if [[ "$version" == none ]]; then
     PYTHON="python3"
     log "no TensorFlow is set: jobs bring their own framework"
@@ -138,25 +141,31 @@ ensure_tensorflow() {
 names = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-intel")
 have = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in m.distributions()}
 print(next((have[n] for n in names if n in have), ""))')"
+  backend="$(attribute training-backend)" || backend=""
+  if [[ "$backend" == jax ]]; then
+    package="tensorflow-cpu" more=("jax[tpu]") needs="jax"
+  elif [[ "$package" == tensorflow-tpu ]]; then
+    needs="tensorflow"
+  fi
   if [[ "$found" == "$version" ]]; then
-    if [[ "$package" != tensorflow-tpu ]] || loads_tensorflow python3; then
+    if [[ -z "$needs" ]] || image_loads "$needs"; then
       PYTHON="python3"
       log "using the image's TensorFlow $found"
       return
     fi
-    log "the image's TensorFlow $found cannot be loaded"
+    log "the image has TensorFlow $found, but cannot load $needs"
   fi
   PYTHON="$BASE/venv-$version/bin/python3"
   if [[ -e "$BASE/venv-$version/installed" ]]; then
     return
   fi
-  log "installing $package $version (the image has ${found:-none})"
+  log "installing $package $version${more[*]:+ and ${more[*]}} (the image has ${found:-none})"
   if ! python3 -c 'import ensurepip' 2>/dev/null; then
     apt_get update
     apt_get install --yes python3-venv
   fi
   python3 -m venv --clear "$BASE/venv-$version"
-  install_tensorflow "$package==$version"
+  install_tensorflow "$package==$version" ${more[@]+"${more[@]}"}
   touch "$BASE/venv-$version/installed"
 }
 
@@ -168,8 +177,8 @@ install_tensorflow() {
   attribute tensorflow-lock >"$lock"
   wheels="$(attribute training-wheels)" || wheels=""
   if [[ "$(<"$lock")" == none ]]; then
-    log "no hashes are known for $1: what pip gets for it is not checked"
-    "${pip[@]}" ${wheels:+--find-links "$wheels"} "$1"
+    log "no hashes are known for $*: what pip gets for it is not checked"
+    "${pip[@]}" ${wheels:+--find-links "$wheels"} "$@"
     # The report does without.
     "${pip[@]}" matplotlib ||
       log "matplotlib is not installed: the training's report will have no charts"

@@ -58,9 +58,12 @@ follow_jobs() {
 }
 
 # Runs the trainer on worker 0. With gRPC the whole slice is one TPU for it, as Google documents for
-# -pod runtimes; without, it drives the chips of its own host through libtpu.
+# -pod runtimes; without, it drives the chips of its own host through libtpu. On JAX it runs on every
+# host: the agents there start them together.
 train_here() {
-  if attribute tpu-is-this-machine >/dev/null && is_first_host; then
+  if [[ "$(attribute training-backend)" == jax ]]; then
+    start_training local
+  elif attribute tpu-is-this-machine >/dev/null && is_first_host; then
     start_training local
   elif is_further_slice; then
     log "worker 0 of $(attribute tpu-name) runs the trainer"

@@ -10,6 +10,8 @@ from urllib.error import HTTPError
 
 import pytest
 
+from tpu_agent.jobs.environment import Tpu, variables
+from tpu_agent.jobs.queue import Spec
 from tpu_agent.jobs.runner import Tpus
 from tpu_agent.main import Machine
 from tpu_core.google import Json
@@ -114,6 +116,26 @@ def test_a_machine_of_a_slice_knows_all_its_hosts_by_either_form_of_their_endpoi
     found = tpus.ready()
     assert found is not None
     assert found.hosts == ("t-001", "t-002")
+
+
+@pytest.mark.parametrize("backend", ["jax", None])
+def test_the_trainer_on_jax_is_told_the_hosts_of_its_slice_as_a_job_is(
+    monkeypatch: pytest.MonkeyPatch, backend: str | None
+) -> None:
+    told = {
+        "training-backend": backend,
+        "worker-network-endpoints": "unknown:1:10.0.0.2,unknown:2:10.0.0.3",
+        "agent-worker-number": "1",
+        "cost-note": "It costs.",
+    }
+    machine = Machine()
+    monkeypatch.setattr(machine, "optional", told.get)
+    tpu = Tpu("t", "z", "p", ("10.0.0.2", "10.0.0.3"), "7", is_here=True, worker=1)
+    of_job = variables("j", 1, "b", Spec("true", framework="jax"), tpu)
+    names = [name for name in of_job if name.startswith(("JAX_NUM", "JAX_P", "JAX_C", "KERAS"))]
+    given = {name: of_job[name] for name in names if name != "JAX_PLATFORMS"} if backend else {}
+    assert machine.trainer_environment() == {"TPU_TRAINING_COST_NOTE": "It costs.", **given}
+    assert len(given) == (6 if backend else 0)
 
 
 @pytest.mark.parametrize(

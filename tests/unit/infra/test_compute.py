@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,36 @@ def test_its_metadata_make_it_run_the_trainer_on_itself(run: Run) -> None:
     assert told["serial-port-logging-enable"] == "true"
     assert "agent" in told
     assert "start_training local" in told["startup-script"]
+
+
+V5P, V6E, TPU7X = "ct5p-hightpu-4t", "ct6e-standard-4t", "tpu7x-standard-4t"
+
+
+@pytest.mark.parametrize(
+    ("kind", "training", "on_jax", "version"),
+    [
+        (V5P, {}, True, "2.19.1"),
+        (V6E, {}, True, "2.19.1"),
+        (TPU7X, {}, True, "2.19.1"),
+        (TPU7X, {"tensorflowVersion": "2.19.1"}, True, "2.19.1"),
+        (V6E, {"backend": "jax", "tensorflowVersion": "2.19.1"}, True, "2.19.1"),
+        (V5P, {"tensorflowVersion": "2.18.0"}, False, "2.18.0"),
+        (V6E, {"tensorflowVersion": "2.19.1"}, False, "2.19.1"),
+    ],
+)
+def test_the_trainer_runs_on_jax_unless_tensorflow_is_asked_for(
+    run: Run, kind: str, training: dict[str, str], on_jax: bool, version: str
+) -> None:
+    given = {"runOn": "tpu", "args": ["--steps=7"], **training}
+    zone = "us-central1-c" if kind == TPU7X else "us-east5-a"
+    engine, _ = run(compute(zone=zone, tpu={"acceleratorType": kind}, training=given))
+    told = engine.one("Instance")["metadata"]
+    assert told["training-tensorflow"] == version
+    assert told.get("training-backend") == ("jax" if on_jax else None)
+    assert json.loads(told["training-args"]) == ["--backend=jax"] * on_jax + ["--steps=7"]
+    lock, package = told["tensorflow-lock"], "tensorflow-cpu" if on_jax else "tensorflow-tpu"
+    assert f"\n{package}=={version} \\\n" in lock
+    assert ("\njax==" in lock) == on_jax
 
 
 def test_a_machine_for_jobs_needs_no_tensorflow(run: Run) -> None:
@@ -242,6 +273,16 @@ def test_a_preview_says_what_nothing_brings_back_and_what_is_not_proven(
 ) -> None:
     settings = parsed(tpu=tpu)
     assert any(said in each for each in find_warnings(settings, context_of(settings, root)))
+
+
+def test_a_preview_says_that_the_trainer_on_jax_has_seen_no_tpu(root: Any) -> None:
+    settings = parsed(training={"runOn": "tpu"})
+    (said,) = [
+        each
+        for each in find_warnings(settings, context_of(settings, root))
+        if each.startswith("unverified")
+    ]
+    assert "architecture: compute; the trainer on JAX has run on CPUs only. Details:" in said
 
 
 @pytest.mark.parametrize("preview", [True, False])

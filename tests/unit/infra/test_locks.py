@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog.entries import TPU_PACKAGE, VM_PACKAGE
+from infra.catalog.entries import JAX_PACKAGE, TPU_PACKAGE, VM_PACKAGE
 from tpu_agent.bundle import LOCKS, lock_of, startup_script
 
 from .conftest import CATALOG, Run, config
 
 RELEASES = [
     (package, release.version)
-    for package in (VM_PACKAGE, TPU_PACKAGE)
+    for package in (VM_PACKAGE, TPU_PACKAGE, JAX_PACKAGE)
     for release in CATALOG.packages.releases(package).values()
     if not release.broken
 ]
@@ -29,13 +29,17 @@ RELEASES = [
 def test_each_release_is_locked(package: str, version: str) -> None:
     lock = lock_of(package, version) or ""
     entries = re.split(r"\n(?=\S)", lock.partition("\n")[2].strip())
-    assert [entry for entry in entries if entry.startswith(f"{package}=={version} ")]
+    on_jax = package == JAX_PACKAGE
+    tensorflow = VM_PACKAGE if on_jax else package
+    assert [entry for entry in entries if entry.startswith(f"{tensorflow}=={version} ")]
+    # TensorFlow 2.12 needs it, too, without a TPU.
+    assert not on_jax or [entry for entry in entries if entry.startswith("jax==")]
     assert [entry for entry in entries if entry.startswith("matplotlib==")]
     assert [entry for entry in entries if "    --hash=sha256:" not in entry] == []
     # That of some is in Google's own list of wheels alone, which has no hashes.
     listed = CATALOG.packages.releases(package)[version].wheels is not None
     has_libtpu = any(entry.startswith("libtpu==") for entry in entries)
-    assert has_libtpu == (package == TPU_PACKAGE and not listed)
+    assert has_libtpu == (package != VM_PACKAGE and not listed)
 
 
 def test_the_newest_release_for_the_vm_is_what_make_newest_tests_training_with() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from infra.catalog import Catalog
 from infra.checks import find_problems, find_warnings
+from infra.checks.compute import backend_of
 from infra.cost import of_stack, table
 from infra.deployer import permissions_of
 from infra.settings import StackSettings
+from infra.settings.machines import Backend
 from infra.settings.parse import parse
 
 from .conftest import Run, config, context_of
@@ -24,6 +26,9 @@ with_bulk = pytest.mark.skipif(
     not hasattr(gcp.compute, "InstanceGroupManagerTargetSizePolicyArgs"),
     reason="the installed pulumi-gcp is older than 9.20",
 )
+
+
+TRAINS = {"runOn": "tpu"}
 
 
 def a_slice(topology: str = "4x4", **settings: Any) -> dict[str, object]:
@@ -82,13 +87,34 @@ def test_a_slice_costs_what_its_machines_and_their_disks_cost() -> None:
     assert "4 x ct6e-standard-4t" in table(estimate)
 
 
-def test_a_trainer_on_a_slice_is_refused_since_it_drives_one_machine(root: Path) -> None:
-    training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
+@pytest.mark.parametrize("kind", ["ct5p-hightpu-4t", "ct6e-standard-4t", "tpu7x-standard-4t"])
+def test_the_trainer_runs_on_a_slice_of_each_generation_without_more_settings(
+    root: Path, kind: str
+) -> None:
+    host = Catalog().hosts[kind]
+    tpu, training = {"acceleratorType": kind}, {"runOn": "tpu"}
+    settings = parsed(host.slices[0], zone=host.tpu.zones[0], tpu=tpu, training=training, jobs={})
+    assert said_of(settings, root) == []
+    assert backend_of(settings, context_of(settings, root)) is Backend.JAX
+
+
+def test_tensorflow_on_a_slice_is_refused_since_it_drives_one_machine(root: Path) -> None:
+    training = {"runOn": "tpu", "backend": "tensorflow", "tensorflowVersion": "2.19.1"}
     assert said_of(parsed(training=training, jobs={}), root) == [
-        "jobs.enabled is required: a TPU of 4 machines can't run the trainer, because TensorFlow "
-        "drives only the chips of its own. Set it to true, and submit jax or pytorch jobs with "
-        "`tpustack job submit`."
+        'training.backend: "tensorflow" can\'t train on 4 machines: it drives only the chips of '
+        "its own. Use jax."
     ]
+
+
+@with_bulk
+def test_another_backend_needs_another_template_with_its_own_lock(run: Run) -> None:
+    jobs, _ = run(a_slice(training={**TRAINS, "tensorflowVersion": "2.19.1"}), provider=NEXT)
+    on_jax, _ = run(a_slice(training=TRAINS, jobs={}), provider=NEXT)
+    first, second = (engine.one("InstanceTemplate") for engine in (jobs, on_jax))
+    assert first["name"] != second["name"]
+    assert "training-backend" not in first["metadata"]
+    assert second["metadata"]["training-backend"] == "jax"
+    assert "\njax==" in second["metadata"]["tensorflow-lock"]
 
 
 def test_a_slice_takes_the_rights_of_a_group_and_of_a_policy() -> None:

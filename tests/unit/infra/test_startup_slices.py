@@ -64,6 +64,14 @@ def test_of_machines_of_compute_engine_only_the_first_or_only_one_trains(
     assert started(metadata | told, tmp_path) == done
 
 
+@pytest.mark.parametrize("number", ["0", "1"])
+def test_on_jax_each_machine_of_a_slice_trains(number: str, tmp_path: Path) -> None:
+    hosts = {"worker-network-endpoints": "t-001,t-002", "agent-worker-number": number}
+    backend = {"tpu-serves-grpc": "false", "training-backend": "jax"}
+    told = {"tpu-is-this-machine": "true", **backend, **hosts}
+    assert started(told, tmp_path) == "trains on local"
+
+
 def booted(node: str, worker: str, slices: str, grpc: str, home: Path, jobs: str = "") -> str:
     """Run the script of a host; return what it starts."""
     metadata = {

@@ -23,7 +23,7 @@ python3() {
   case "$*" in
     *libtpu*) echo "$IN_PYTHON" ;;
     *metadata*) echo "$IMAGE_HAS" ;;
-    "-c import tensorflow") return "$LOADING" ;;
+    "-c import tensorflow" | "-c import jax") return "$LOADING" ;;
   esac
 }
 find() { echo "$IN_IMAGE"; }
@@ -92,6 +92,19 @@ def test_an_image_whose_tensorflow_cannot_be_loaded_gets_another_of_the_same_ver
 ) -> None:
     (line,) = installs(home, "2.18.0", image="2.18.0", loading=139, training_wheels=LIST)
     assert line == f"-m pip install --quiet --find-links {LIST} tensorflow-tpu==2.18.0"
+
+
+def test_the_trainer_on_jax_gets_tensorflow_for_the_cpu_and_jax_for_the_tpu(home: Path) -> None:
+    (line,) = installs(home, "2.19.1", training_backend="jax")
+    assert line == "-m pip install --quiet tensorflow-cpu==2.19.1 jax[tpu]"
+
+
+@pytest.mark.parametrize(("loading", "lines"), [(0, 0), (1, 1)])
+def test_the_image_is_used_for_the_trainer_on_jax_if_it_has_both(
+    home: Path, loading: int, lines: int
+) -> None:
+    line = installs(home, "2.19.1", image="2.19.1", loading=loading, training_backend="jax")
+    assert len(line) == lines
 
 
 def test_a_release_that_the_package_index_has_needs_no_other_list(home: Path) -> None:

@@ -23,6 +23,8 @@ FLEX = {"capacity": "flex-start", "queued": {"runHours": 2}}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
 HOST = {"acceleratorType": "ct6e-standard-4t"}
+TPU7X = {"acceleratorType": "tpu7x-standard-4t"}
+ON_TENSORFLOW = {"runOn": "tpu", "backend": "tensorflow"}
 HOSTS = "ct5p-hightpu-4t, ct6e-standard-1t, ct6e-standard-4t, ct6e-standard-8t or tpu7x-standard-4t"
 
 ACCOUNT = "tpu@hub-project.iam.gserviceaccount.com"
@@ -259,25 +261,47 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "TensorFlow on TPU7x",
-        compute({"acceleratorType": "tpu7x-standard-4t"}, zone="us-central1-c"),
+        compute(TPU7X, zone="us-central1-c", training=ON_TENSORFLOW),
+        'training.backend: "tensorflow" doesn\'t run on tpu7x, where Google supports jax '
+        "and pytorch. Use jax.",
+    ),
+    (
+        "TensorFlow for jobs on TPU7x",
+        compute(TPU7X, zone="us-central1-c", jobs={"enabled": True}),
         'training.tensorflowVersion: "2.19.1" doesn\'t run on tpu7x, where Google supports jax '
-        "and pytorch. Remove it, and set jobs.enabled.",
+        "and pytorch. Remove it.",
     ),
     (
-        "a trainer on TPU7x",
+        "a trainer on JAX with a release of TensorFlow that has no lock with it",
         compute(
-            {"acceleratorType": "tpu7x-standard-4t"},
-            zone="us-central1-c",
-            training={"runOn": "tpu"},
+            TPU7X, zone="us-central1-c", training={"runOn": "tpu", "tensorflowVersion": "2.18.0"}
         ),
-        "jobs.enabled is required on tpu7x, because the trainer needs TensorFlow. "
-        "Set it to true, and submit jax and pytorch jobs with `tpustack job submit`.",
+        'training.tensorflowVersion: "2.18.0" is not possible: tensorflow-cpu 2.18.0, which the '
+        "TPU VM would install, has no lock with JAX. Use 2.19.1.",
     ),
     (
-        "a trainer without TensorFlow on Compute Engine",
-        compute(HOST, training={"runOn": "tpu"}),
+        "a trainer on TensorFlow without a version on Compute Engine",
+        compute(HOST, training={"runOn": "tpu", "backend": "tensorflow"}),
         "training.tensorflowVersion is required: the image of ct6e-standard-4t has no TensorFlow. "
-        "Set the version to install, for example 2.19.1, or jobs.enabled.",
+        "Set the version to install, for example 2.19.1, or training.backend: jax.",
+    ),
+    (
+        "a backend of the trainer where jobs run",
+        compute(HOST, training={"runOn": "tpu", "backend": "jax"}, jobs={"enabled": True}),
+        'training.backend: "jax" is for the trainer, but jobs.enabled runs jobs instead. '
+        "Remove it; a job's own command chooses.",
+    ),
+    (
+        "a trainer on JAX on a TPU VM",
+        config(training={"backend": "jax"}),
+        'training.backend: "jax" requires architecture compute, where each machine of the TPU '
+        "runs the trainer. Remove it, and run the trainer as a job (docs/models.md#train-on-jax).",
+    ),
+    (
+        "a backend among the trainer's arguments",
+        config(training={"args": ["--steps=1", "--backend=jax"]}),
+        'training.args: "--backend=jax" chooses what the machine has to install. '
+        "Set training.backend instead.",
     ),
     (
         "a trainer on a VM beside a machine of Compute Engine",

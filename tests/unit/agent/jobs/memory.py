@@ -128,6 +128,13 @@ class MemoryStore(Store):
         thing.metageneration += 1
         self._before()
 
+    def delete(self, path: str, generation: int) -> None:
+        self._before()
+        if path in self._there.things:
+            self._check(path, generation)
+            del self._there.things[path]
+        self._before()
+
     def _check(self, path: str, generation: int | None) -> None:
         there = self._there.things[path].generation if path in self._there.things else 0
         if generation is not None and generation != there:
