@@ -97,7 +97,9 @@ def _deployed(folder: Path, cloud: LocalCloudCommand) -> Site:
     project = make_project(folder)
     write_stack(project, make_trainer(folder), jobs={"enabled": True})
     environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
-    outputs = Backend(environment, project).select("local").up(lambda _: None).outputs
+    engine = Backend(environment, project).select("local")
+    engine.up(lambda _: None)
+    outputs = engine.outputs()
     google = session(cloud)
     store = Bucket(str(outputs["bucket_name"]), Google(google).exchange)
     return Site(cloud, google, Queue(store, print))

@@ -165,7 +165,8 @@ class Chaos:
             os.environ.update(self.cloud.environment())
         engine = Backend(engine_environment, project).select(STACK)
         with self._part("pulumi up"):
-            outputs = engine.up(_ignore).outputs
+            engine.up(_ignore)
+            outputs = engine.outputs()
         with self._part("training"):
             self._train(outputs)
         self._read(outputs["job_url"])

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -43,8 +44,12 @@ def load(stack: str, project: Path) -> BootstrapSettings:
         raise UsageError(str(error)) from None
 
 
-def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
-    """Create or update everything; the next run continues one that was interrupted.
+def bootstrap(
+    stack: str, environment: Mapping[str, str], line: Callable[[str], None]
+) -> tuple[Update, dict[str, Any]]:
+    """Create or update everything; return what that did, and the outputs.
+
+    The next run continues one that was interrupted.
 
     Raises TpustackError while another run may be at work on the folder.
     """
@@ -65,7 +70,8 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     # A folder that is there comes first: it is the state of a run that did not finish, and the only
     # one that knows what that run made.
     if not unfinished and _has(remote, stack):
-        return remote.select(stack).up(line)
+        there = remote.select(stack)
+        return there.up(line), there.outputs()
     folder.mkdir(parents=True, exist_ok=True)
     local = remote.elsewhere(folder).select(stack)
     if unfinished:
@@ -78,13 +84,13 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
                 f"another `tpustack bootstrap` may be running: {error}. Nothing was changed. If "
                 f"it's dead, delete {', '.join(each.url for each in error.locks)}"
             ) from None
-    update = local.up(line)
+    done = local.up(line), local.outputs()
     # From here on the folder is deleted only after the state is in the bucket as a whole.
     if stack not in remote.stacks():
         remote.create(stack)
     local.copy_to(remote.stack(stack))
     shutil.rmtree(folder)
-    return update
+    return done
 
 
 def _has(backend: Backend, stack: str) -> bool:
@@ -109,7 +115,7 @@ def command(stack: str) -> None:
     May be run again at any time; prints the values to enter in the pipeline's settings.
     """
     environment = toolchain.engine(toolchain.find())
-    update = bootstrap(stack, environment, say)
+    update, outputs = bootstrap(stack, environment, say)
     click.echo(plural(update.changed, "change") if update.changed else "nothing changed")
-    for name, value in sorted(update.outputs.items()):
+    for name, value in sorted(outputs.items()):
         click.echo(f"{name}: {value}")

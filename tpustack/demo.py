@@ -177,7 +177,7 @@ class Demo:
     def _up(self, engine: stack.Stack) -> dict[str, Any]:
         with self._phase("up", f"pulumi up, stack {self.stack}"):
             update = engine.up(self._engine_output)
-            outputs = update.outputs
+            outputs = engine.outputs()
             self.summary.endpoint = outputs["tpu_endpoint"]
             self._say(f"{plural(update.changed, 'resource')} created")
             self._say(f"TPU {outputs['tpu_name']} at {outputs['tpu_endpoint']}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import logging
 import os
 import shutil
 import subprocess
@@ -17,7 +19,9 @@ import requests
 import yaml
 
 from infra.deployer import Permissions
+from localcloud.app import LocalCloud
 from localcloud.cli import main as localcloud
+from localcloud.lifecycle import run_file
 from localcloud.testing import Session
 from tests.patience import PATIENCE
 from tests.sandbox import make_project, make_trainer, session, write_stack
@@ -82,9 +86,6 @@ class CloudOfTest(LocalCloudCommand):
 
     def run(self, *arguments: str) -> str:
         """Run a subcommand and return its output."""
-        if arguments[0] == "start":
-            # It changes the umask for the server that it becomes.
-            return super().run(*arguments)
         with (
             contextlib.redirect_stdout(io.StringIO()) as out,
             contextlib.redirect_stderr(io.StringIO()) as err,
@@ -96,11 +97,22 @@ class CloudOfTest(LocalCloudCommand):
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudCommand]:
+    """Served by this process: one of its own would read Google's documents again for each test.
+
+    That it starts and stops as a process is shown by tests/unit/localcloud/cli and tests/e2e.
+    """
     command = CloudOfTest(tmp_path / "cloud")
-    command.run("start", "--port", "0")
-    yield command
-    command.run("stop")
+    made = LocalCloud(command.home)
+    with contextlib.closing(logging.FileHandler(command.home / "requests.log")) as file:
+        requests_log = logging.getLogger("localcloud.requests")
+        monkeypatch.setattr(requests_log, "handlers", [file])
+        monkeypatch.setattr(requests_log, "level", logging.INFO)
+        made.start()
+        known = {"pid": os.getpid(), "port": made.listener.port}
+        run_file(command.home).write_text(json.dumps(known), encoding="utf-8")
+        yield command
+        made.stop()
 
 
 @pytest.fixture

@@ -93,7 +93,8 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     bury_role(google)
     before = cloud.status()["resources"]
     engine = deploy(**SETTINGS)
-    name = engine.up(ignore).outputs["bucket_name"]
+    engine.up(ignore)
+    name = engine.outputs()["bucket_name"]
     bucket = get(f"storage.googleapis.com/storage/v1/b/{name}")
     key = bucket["encryption"]["defaultKmsKeyName"]
     assert key.startswith(f"projects/{PROJECT}/locations/us-central1/keyRings/tpu-stack-local-")

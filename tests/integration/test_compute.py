@@ -81,7 +81,8 @@ def test_a_spot_machine_runs_jobs_is_recreated_when_google_takes_it_and_leaves_n
 ) -> None:
     before = cloud.status()["resources"]
     engine = deploy_machine(tpu=TPU)
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     assert outputs["tpu_name"] == outputs["vm_name"] == "tpu-stack-local-tpu"
     assert engine.up(ignore).changed == 0
     (made,) = google.get(INSTANCES).json()["items"]
@@ -117,7 +118,8 @@ def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
     runtime = "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"
     tpu = {"acceleratorType": "v6e-4", "runtimeVersion": runtime, "capacity": "spot"}
     engine = deploy(zone=ZONE, tpu=tpu, jobs={"enabled": True})
-    bucket = engine.up(ignore).outputs["bucket_name"]
+    engine.up(ignore)
+    bucket = engine.outputs()["bucket_name"]
     objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
     upload = objects.replace("/storage/v1", "/upload/storage/v1")
     google.post(upload, params={"uploadType": "media", "name": "kept"}, data=b"a checkpoint")
@@ -130,7 +132,8 @@ def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
     assert deleting.returncode == 0, said
     assert google.get(INSTANCES).json().get("items", []) == []
     stacks.path_of("local").write_text(yaml.safe_dump(document), encoding="utf-8")
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     (made,) = google.get(INSTANCES).json()["items"]
     assert made["machineType"].endswith("/ct6e-standard-4t")
     assert outputs["bucket_name"] == bucket
@@ -209,7 +212,8 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
 ) -> None:
     """The machines are those of a stack, but no provider makes the group: 6.39 can't."""
     engine = deploy_machine(tpu={"acceleratorType": "ct5p-hightpu-4t"})
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     (alone,) = google.get(INSTANCES).json()["items"]
     google.delete(f"{INSTANCES}/{alone['name']}").raise_for_status()
     (interface,) = alone["networkInterfaces"]

@@ -34,7 +34,9 @@ def address(
     project: Path,
 ) -> Iterator[str]:
     """A stack that runs jobs, one of which writes, and its dashboard."""
-    outputs = deploy(jobs={"enabled": True}).up(ignore).outputs
+    engine = deploy(jobs={"enabled": True})
+    engine.up(ignore)
+    outputs = engine.outputs()
     # What finds the engine.
     (project / "tools").symlink_to(REPOSITORY / "tools")
     environment = {**os.environ, **environment}

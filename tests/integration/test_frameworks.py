@@ -109,7 +109,8 @@ def test_a_job_gets_what_its_lock_names_by_hash_in_an_environment_of_its_own(
     deploy: Callable[..., Stack], cloud: LocalCloudCommand
 ) -> None:
     engine = deploy(jobs={"enabled": True})
-    bucket = engine.up(lambda _line: None).outputs["bucket_url"]
+    engine.up(lambda _line: None)
+    bucket = engine.outputs()["bucket_url"]
 
     def job(*words: str | Path) -> str:
         command = [sys.executable, "-m", "tpustack", "job", *words, "--bucket", bucket]

@@ -59,14 +59,15 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     runner = deployer(permissions)
     before = cloud.status()["resources"]
     engine = deploy(vm=MANAGED)
-    first = engine.up(ignore)
-    assert first.outputs["vm_name"] == "tpu-stack-local-vm-0"
+    engine.up(ignore)
+    outputs = engine.outputs()
+    assert outputs["vm_name"] == "tpu-stack-local-vm-0"
     # The deployer may follow, too.
     watched = session(cloud)
     watched.headers["Authorization"] = f"Bearer {runner.token()}"
     monkeypatch.setattr("tpustack.logs.serial.Google", lambda: Google(watched))
     shown = Console(file=io.StringIO(), record=True)
-    follow(shown, first.outputs, advice="")
+    follow(shown, outputs, advice="")
     assert "training finished test_accuracy=1.0" in shown.export_text()
     until(lambda: managed(google)["instanceHealth"][0]["detailedHealthState"] == "HEALTHY")
     number = managed(google)["id"]

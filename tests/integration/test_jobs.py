@@ -137,7 +137,8 @@ def test_an_example_a_loop_of_ones_own_and_the_notebook_train_in_the_local_cloud
 ) -> None:
     real = {"wheel": str(build_wheel(tmp_path / "wheel")), "tensorflowVersion": "2.19.1"}
     engine = deploy(jobs={"enabled": True}, training=real)
-    bucket = engine.up(ignore).outputs["bucket_url"]
+    engine.up(ignore)
+    bucket = engine.outputs()["bucket_url"]
     # What `tpustack local env --backend` looks for in a checkout: the engine's tools, the state.
     (project / "tools").symlink_to(EXAMPLES.parent / "tools")
     (project / ".state").symlink_to(tmp_path / "state")
@@ -183,7 +184,8 @@ def test_a_job_of_jax_runs_on_every_host_of_a_slice_and_fails_with_any_of_them(
 ) -> None:
     here = {"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"}
     engine = deploy(zone="us-central2-b", tpu=SLICE, training=here, jobs={"enabled": True})
-    bucket = engine.up(ignore).outputs["bucket_url"]
+    engine.up(ignore)
+    bucket = engine.outputs()["bucket_url"]
     work = tmp_path / "work"
     work.mkdir()
     (work / "main.py").write_text(TOGETHER)

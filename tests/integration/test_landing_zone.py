@@ -128,7 +128,8 @@ def test_a_deployer_without_any_right_to_grant_makes_the_tpu_of_the_page_and_not
     path = project / "stacks" / "Pulumi.landing.yaml"
     path.write_text(yaml.safe_dump({"config": config}), encoding="utf-8")
     engine = Backend(environment, project).select("landing")
-    outputs = engine.up(lambda line: None).outputs
+    engine.up(lambda line: None)
+    outputs = engine.outputs()
     made = {each["type"] for each in engine.resources() if each["type"].startswith("gcp:")}
     machine = "gcp:compute/instance:Instance" if changes else "gcp:tpu/v2Vm:V2Vm"
     assert made == {"gcp:storage/bucketObject:BucketObject", machine}

@@ -66,7 +66,8 @@ def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_b
     before = cloud.status()["resources"]
     limits = {"timeToLiveHours": 8, "idleMinutes": 30}
     engine = deploy(limits=limits, labels={"team": "vision"})
-    bucket = engine.up(ignore).outputs["bucket_name"]
+    engine.up(ignore)
+    bucket = engine.outputs()["bucket_name"]
     stack = Limited(google, cloud)
     stack.says("training finished")
 

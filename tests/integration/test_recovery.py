@@ -105,7 +105,8 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     if form == "classic":
         enable(google, "tpu")
     engine = deploy(stack, recovery={"enabled": True}, **FORMS[form])
-    job = engine.up(ignore).outputs["job_url"]
+    engine.up(ignore)
+    job = engine.outputs()["job_url"]
     first = there()
     assert all_ready()
     lost = max(first)
@@ -151,7 +152,8 @@ def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_k
     engine = deploy(recovery={"enabled": True}, tpu=tpu, limits=limits, jobs=jobs)
     try:
         sells(second)
-        made = engine.up(ignore).outputs
+        engine.up(ignore)
+        made = engine.outputs()
         assert (made["tpu_zone"], made["tpu_zones"]) == (second, [first, second])
         assert ready_in(second)
         assert_that_nothing_differs(pulumi, "local")
@@ -164,9 +166,8 @@ def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_k
     assert lost_tpus(Google(google), made) == {}, "it is found where it is before the state knows"
     assert_that_nothing_differs(pulumi, "local")
     engine.refresh(ignore)
-    again = engine.up(ignore)
-    assert again.changed == 0
-    assert again.outputs["tpu_zone"] == first
+    assert engine.up(ignore).changed == 0
+    assert engine.outputs()["tpu_zone"] == first
 
     stack = Limited(google, cloud)
     stack.shorten(idleMinutes=0.01)
@@ -253,7 +254,8 @@ def test_a_preempted_vm_without_a_group_is_started_by_recover(
     recover_: Recover,
 ) -> None:
     engine = deploy(vm={"machineType": "n1-standard-2", "capacity": "spot"})
-    vm = engine.up(ignore).outputs["vm_name"]
+    engine.up(ignore)
+    vm = engine.outputs()["vm_name"]
     cloud.run("faults", "preempt", vm)
     until(lambda: google.get(f"{VMS}/{vm}").json()["status"] == "TERMINATED", "it ends")
     assert "The VM is back." in recover_(engine)
@@ -277,7 +279,8 @@ def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
         limits={"timeToLiveHours": 8},
         training={"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"},
     )
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     mark = f"b/{outputs['bucket_name']}/o/jobs%2Ftrain%2Ffinished"
     finished = f"https://storage.googleapis.com/storage/v1/{mark}"
     until(lambda: google.get(finished).status_code == 200, "the training ends")
@@ -308,7 +311,8 @@ def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_makes_the_tpu_anew(
     managed = {"machineType": "n1-standard-2", "capacity": "spot", "instanceGroup": {}}
     changes = {"vm": managed} if how == "preempted" else {}
     engine = deploy(recovery={"enabled": True}, **changes)
-    vm = engine.up(ignore).outputs["vm_name"]
+    engine.up(ignore)
+    vm = engine.outputs()["vm_name"]
     first = made()
     assert first
     if how == "preempted":

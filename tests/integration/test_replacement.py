@@ -46,7 +46,8 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
     training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "args": ["--epochs=2"]}
     vm = {"keepBootDisk": True}
     engine = deploy(training=training, vm=vm)
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     bucket = outputs["bucket_url"]
     written = serial_port_says(cloud, "training finished test_accuracy=1.0")
     assert (
@@ -60,10 +61,9 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
 
     assert "tpu-stack: installing gs://" in written
     deploy(training=training | {"job": "second"}, vm=vm, labels={"team": "vision"})
-    second = engine.up(ignore)
-    assert second.changes["replace"] == 1
+    assert engine.up(ignore).changes["replace"] == 1
     written = serial_port_says(cloud, "training finished")
-    job = second.outputs["job_url"].rpartition("/")[2]
+    job = engine.outputs()["job_url"].rpartition("/")[2]
     assert job.startswith("second-")
     assert f"--model-dir={bucket}/jobs/{job}" in written
     # The new VM boots from the disk of the old one, where the wheel is unpacked already.
@@ -84,27 +84,28 @@ def test_a_queued_tpu_in_use_is_replaced_and_one_taken_away_or_over_queues_again
     recover = Google(account.session(session(cloud)))
     before = cloud.status()["resources"]
     engine = deploy(tpu=QUEUED, **zone)
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     assert len(set(outputs["tpu_endpoints"])) == len(outputs["tpu_names"]) == 2
     assert engine.up(ignore).changed == 0
 
     deploy(tpu={**QUEUED, "queued": {}, "capacity": "spot"}, **zone)
-    again = engine.up(ignore)
-    assert again.changes["replace"] == 2
+    assert engine.up(ignore).changes["replace"] == 2
+    outputs = engine.outputs()
 
     cloud.run("faults", "preempt", "tpu-stack-local-tpu-1")
-    assert recovery.lost_tpus(recover, again.outputs)["tpu-stack-local-tpu-1"] == "PREEMPTED"
+    assert recovery.lost_tpus(recover, outputs)["tpu-stack-local-tpu-1"] == "PREEMPTED"
     engine.renew(recovery.tpu_urns(engine.resources()), ignore)
-    assert recovery.lost_tpus(recover, again.outputs) == {}
+    assert recovery.lost_tpus(recover, outputs) == {}
     assert engine.up(ignore).changed == 0
-    assert again.outputs["tpu_endpoint"].startswith("grpc://")
+    assert outputs["tpu_endpoint"].startswith("grpc://")
 
     deploy(tpu={**QUEUED, "queued": {"runHours": 0.5}, "capacity": "flex-start"}, **zone)
     assert engine.up(ignore).changes["replace"] == 2
     cloud.run("forward", "1800")
-    until(lambda: set(recovery.lost_tpus(recover, again.outputs).values()) == {"gone"})
+    until(lambda: set(recovery.lost_tpus(recover, outputs).values()) == {"gone"})
     assert engine.up(ignore).changes["replace"] == 2
-    assert recovery.lost_tpus(recover, again.outputs) == {}
+    assert recovery.lost_tpus(recover, outputs) == {}
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
     # The list of what a deployer needs is enough, or this would have failed; here: none to spare.

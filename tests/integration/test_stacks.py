@@ -50,9 +50,10 @@ def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
     first = engine.up(ignore)
     ours = [each["urn"] for each in engine.resources() if "::pulumi:providers:" not in each["urn"]]
     assert first.changes == {"create": len(ours)}
-    assert first.outputs["tpu_endpoint"].startswith("grpc://")
-    assert first.outputs["tpu_endpoints"] == [first.outputs["tpu_endpoint"]]
-    assert "reaches" in cloud.run("reach", first.outputs["vm_name"], first.outputs["tpu_endpoint"])
+    outputs = engine.outputs()
+    assert outputs["tpu_endpoint"].startswith("grpc://")
+    assert outputs["tpu_endpoints"] == [outputs["tpu_endpoint"]]
+    assert "reaches" in cloud.run("reach", outputs["vm_name"], outputs["tpu_endpoint"])
     assert engine.up(ignore).changed == 0
 
     cloud.run("faults", "preempt", "tpu-stack-local-node-tpu")

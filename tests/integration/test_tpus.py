@@ -53,7 +53,8 @@ def test_slices_grow_and_their_disks_labels_and_tags_change_in_place(
     options = {"secureBoot": True, "timeouts": {"createMinutes": 30, "deleteMinutes": 30}}
     disk = {"name": "scratch", "sizeGib": 20}
     engine = deploy(tpu={**POD, **options, "slices": 2, "tags": ["a"], "dataDisks": [disk]})
-    outputs = engine.up(ignore).outputs
+    engine.up(ignore)
+    outputs = engine.outputs()
     assert outputs["tpu_names"] == ["tpu-stack-local-tpu-0", "tpu-stack-local-tpu-1"]
     assert len(set(outputs["tpu_endpoints"])) == 2
     # It fails when the network that the engine made lets none through.

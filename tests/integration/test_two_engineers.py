@@ -82,7 +82,8 @@ def test_of_two_stacks_of_one_name_the_second_takes_and_deletes_nothing_of_the_f
     elsewhere["GOOGLE_OAUTH_ACCESS_TOKEN"] = account.token()
     grace = Backend(elsewhere, project).select("local")
     before = everything(google, cloud)
-    assert grace.up(ignore).outputs["tpu_name"] == "tpu-stack-local-grace-tpu"
+    grace.up(ignore)
+    assert grace.outputs()["tpu_name"] == "tpu-stack-local-grace-tpu"
     grace.destroy(ignore)
     assert "iam.roles.create" in account.asked()
     assert everything(google, cloud) == before

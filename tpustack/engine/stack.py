@@ -33,11 +33,9 @@ class Update:
 
     Attributes:
         changes: number of resources by operation (`create`, `update`, `same`, …).
-        outputs: the stack's outputs after it.
     """
 
     changes: dict[str, int]
-    outputs: dict[str, Any]
 
     @property
     def changed(self) -> int:
@@ -90,8 +88,7 @@ class Stack:
 
     def up(self, line: Line) -> Update:
         """Create or update everything; `line` gets the engine's output line by line."""
-        events = self._do("up", self._stack.up, line, suppress_outputs=True)
-        return Update(events.counts, self.outputs())
+        return Update(self._do("up", self._stack.up, line, suppress_outputs=True).counts)
 
     def renew(self, urns: list[str], line: Line, replaced: Sequence[str] = ()) -> None:
         """Update some resources and what depends on them, by what the cloud has, and no others.

@@ -45,6 +45,9 @@ class Here:
         self.began = True
         return "updated"
 
+    def outputs(self) -> dict[str, str]:
+        return {"bucket": "b"}
+
     def copy_to(self, other: object) -> None:
         """Nothing is kept."""
 
@@ -83,5 +86,5 @@ def test_bootstrap_continues_after_a_dead_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Here(dead=True)
-    assert run(here, monkeypatch, tmp_path) == "updated"
+    assert run(here, monkeypatch, tmp_path) == ("updated", {"bucket": "b"})
     assert (here.locked, here.began) == (False, True)
