@@ -68,7 +68,7 @@ def read_yaml(path: Path) -> Any:
     # The jobs' commands load neither YAML nor the settings, which take longer than their work.
     import yaml
 
-    from infra.settings.parse import load_yaml
+    from infra.settings.parse import load_yaml, yaml_reason
 
     name = f"{path.parent.name}/{path.name}"
     try:
@@ -76,7 +76,7 @@ def read_yaml(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{name} can't be read: {error}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{name} is not valid YAML: {yaml_reason(error)}") from None
 
 
 def locked_provider() -> str | None:

@@ -60,8 +60,9 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
             if later
             else "is not a TPU type that Google offers"
         )
+        known = (*types, *context.catalog.hosts)
         cure = (
-            "Use architecture compute with tpu7x-standard-4t" if later else nearest(wanted, types)
+            "Use architecture compute with tpu7x-standard-4t" if later else nearest(wanted, known)
         )
         yield Problem("tpu.acceleratorType", wanted, why, cure)
     elif "compute" in accelerator.architectures:

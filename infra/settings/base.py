@@ -166,7 +166,7 @@ class SettingsError(Exception):
 def _shown(value: object) -> str:
     if value is UNSET:
         return repr(UNSET)
-    if isinstance(value, (str, int, float, bool, list, dict)):
+    if value is None or isinstance(value, (str, int, float, bool, list, dict)):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
 

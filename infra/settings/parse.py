@@ -269,8 +269,8 @@ def load_stack_file(path: Path) -> StackSettings:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise _refusal(stack, f"has a file that can't be read: {reason}", "Correct it") from None
     except yaml.YAMLError as error:
-        where = str(error).replace("\n", " ")
-        raise _refusal(stack, f"has a file that is not valid YAML: {where}", "Correct it") from None
+        why = f"has a file that is not valid YAML: {yaml_reason(error)}"
+        raise _refusal(stack, why, "Correct it") from None
     document = document if isinstance(document, dict) else {}
     config = document.get("config")
     if config is not None and not isinstance(config, dict):
@@ -295,6 +295,14 @@ def _refusal(stack: str, why: str, cure: str) -> SettingsError:
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # The largest of our stack files has some hundred values, five deep.
 DEEPEST, MOST = 50, 20_000
+
+
+def yaml_reason(error: yaml.YAMLError) -> str:
+    """Return why a text is no YAML in one line, which begins with the place."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"
 
 
 def load_yaml(text: str) -> Any:

@@ -105,6 +105,8 @@ def init_command(
     hour = cost.of_stack(settings, name, catalog).configured
     price = money(hour.hour) if hour.complete else f"over {money(hour.hour)}"
     click.echo(f"stacks/{path.name} is written. It costs {price} an hour.")
+    for warning in checks.find_warnings(settings, stacks.context_of(name, settings, catalog)):
+        click.echo(f"warning: {warning}")
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and runtime.tensorflow:
         click.echo(
@@ -114,7 +116,7 @@ def init_command(
     try:
         for done in _make_home(name, *home, settings):
             click.echo(done)
-    except TpustackError:
+    except (TpustackError, console.Interrupted):
         # So that the same command works once the cause is removed.
         path.unlink()
         click.echo(f"stacks/{path.name} is removed again.", err=True)
@@ -130,10 +132,14 @@ def _refuse_wrong(
     found = [_problem_of(stack, key, given) for key in given]
     found.append(_backend_problem(backend) if backend else None)
     found.append(_secrets_problem(provider) if provider else None)
-    missing: list[str] = []
+    missing: dict[str, str] = {}
     if not sys.stdin.isatty():
         known = {**given, "backend": backend, "secrets_provider": provider}
-        missing = [f"--{key.replace('_', '-')}" for key in _REQUIRED if not known.get(key)]
+        missing = {
+            f"--{key.replace('_', '-')}": example
+            for key, example in _REQUIRED.items()
+            if not known.get(key)
+        }
         if provider == PASSPHRASE and not _has_passphrase():
             cure = f"Set {PASSPHRASE_FILE} to a file; `tpustack init` makes one that is missing"
             why = "and there is no terminal to ask on"
@@ -141,7 +147,8 @@ def _refuse_wrong(
     problems = [str(problem) for problem in dict.fromkeys(found) if problem]
     if missing:
         problems.append(
-            f"{', '.join(missing)}: (not set) and there is no terminal to ask on. Set them"
+            f"{', '.join(missing)}: (not set) and there is no terminal to ask on. "
+            f"Set, for example, {' '.join(f'{key} {value}' for key, value in missing.items())}"
         )
     if problems:
         raise UsageError("\n".join(problems))
@@ -269,8 +276,15 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "owner": ("owner",),
     "run_on": (_RUN_ON,),
 }
-# What every stack needs.
-_REQUIRED = ("project", "zone", "accelerator_type", "capacity", "backend", "secrets_provider")
+# What every stack needs, each with an example.
+_REQUIRED: Mapping[str, str] = {
+    "project": "YOUR-PROJECT",
+    "zone": "us-central1-a",
+    "accelerator_type": "v5litepod-4",
+    "capacity": "spot",
+    "backend": "file",
+    "secrets_provider": "passphrase",
+}
 # Problems that no answer causes: files that are built later, and the runtime, which is chosen here
 # and missing only where the type is unknown.
 _NOT_ASKED = ("tpu.runtimeVersion", "training.")
@@ -372,7 +386,10 @@ def _path_for(stack: str) -> Path:
 
 
 def _exists(path: Path) -> UsageError:
-    return UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
+    return UsageError(
+        f"{stacks.shown(path)} is there already. Choose another name, or keep the file and run "
+        f"`pulumi stack init {parse.stack_name(path)}` if its stack is missing"
+    )
 
 
 def _write_stack_file(stack: str, path: Path, answers: Answers, catalog: Catalog) -> StackSettings:

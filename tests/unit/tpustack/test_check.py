@@ -143,7 +143,7 @@ def test_a_setting_that_is_missing_is_null_in_json(project: Path, run: Run) -> N
         ("nosuch", 'stack: "nosuch" has no file Pulumi.nosuch.yaml. Existing files: dev, local'),
         ("../dev", '"../dev" is no name of a stack'),
         ("", '"" is no name of a stack'),
-        ("x" * 5000, "is no name of a stack (at most 100 letters"),
+        ("x" * 5000, "is no name of a stack. Use at most 100 letters"),
     ],
 )
 def test_a_stack_that_cannot_be_is_refused_with_one_message(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from infra.catalog import Catalog
 from tests.examples import examples
-from tpustack import stacks
+from tpustack import console, stacks
 from tpustack.commands import init
 from tpustack.commands.init import Answers, problems_of
 
@@ -60,6 +61,9 @@ def test_options_alone_make_a_stack_that_passes_the_check(
     assert done.code == 0
     assert done.out.splitlines() == [
         "stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour.",
+        "warning: unverified on real hardware: training.runOn: vm (the default) with "
+        "tpu-vm-tf-2.16.1-pod-se. Google documents runOn: tpu; set either one to hide this "
+        "warning. Details: docs/verification.md#vm-drives-a-tpu-vm",
         "tpu-vm-tf-2.16.1-pod-se has TensorFlow 2.16.1: test your model with that version.",
         "The stack mine is made and selected; its state is in ~/.pulumi.",
         "Next:",
@@ -264,6 +268,30 @@ def test_a_refusal_of_the_engine_removes_the_stack_file(
     assert run("init", "mine", *TOLD, *HOME).code == 0
 
 
+def test_an_interruption_while_pulumi_is_fetched_removes_the_stack_file(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise console.Interrupted(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(init, "_pulumi", end)
+        run("init", "mine", *TOLD, *HOME)
+    assert not stacks.path_of("mine").exists()
+    assert run("init", "mine", *TOLD, *HOME).code == 0
+
+
+def test_what_check_warns_of_is_said_before_anything_is_paid(project: Path, run: Run) -> None:
+    told = [*TOLD[:2], "--zone", "us-east5-a", "--accelerator-type", "v6e-8", "--capacity", "spot"]
+    done = run("init", "mine", *told, *HOME, "--run-on", "tpu")
+    assert "users report that TensorFlow fails on v6e" in done.out
+
+
+def test_a_wrong_machine_type_is_answered_with_those_most_like_it(project: Path, run: Run) -> None:
+    done = run("init", "mine", *TOLD[:2], "--accelerator-type", "ct6e-standard-9t", *HOME)
+    assert "Use ct6e-standard-8t, ct6e-standard-4t or ct6e-standard-1t." in done.err
+
+
 def test_a_wrong_option_is_refused_before_anything_is_asked(
     project: Path, run: Run, type_in: TypeIn
 ) -> None:
@@ -302,6 +330,7 @@ def test_without_a_terminal_missing_options_are_refused(
     assert done.code == 2
     missing = "--project, --accelerator-type, --capacity, --backend"
     assert f"{missing}: (not set) and there is no terminal to ask on" in done.err
+    assert "--accelerator-type v5litepod-4 --capacity spot --backend file" in done.err
     assert not stacks.path_of("mine").exists()
     done = run("init", "mine", "--project", "My Project", "--zone", "mars-north1-a")
     assert 'gcp:project: "My Project" is not a project ID' in done.err
