@@ -99,8 +99,7 @@ def _deployed(folder: Path, cloud: LocalCloudCommand) -> Site:
     environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
     engine = Backend(environment, project).select("local")
     engine.up(lambda _: None)
-    outputs = engine.outputs()
-    google = session(cloud)
+    google, outputs = session(cloud), engine.outputs()
     store = Bucket(str(outputs["bucket_name"]), Google(google).exchange)
     return Site(cloud, google, Queue(store, print))
 

@@ -57,8 +57,8 @@ def path_of(stack: str) -> Path:
     """Return the path of a stack's file. Raises UsageError for an impossible name."""
     if not NAME.fullmatch(stack):
         raise UsageError(
-            f"stack: {json.dumps(stack, ensure_ascii=False)} is no name of a stack. Use at most 100 "
-            "letters, digits, hyphens, dots and underscores"
+            f"stack: {json.dumps(stack, ensure_ascii=False)} is no name of a stack. Use at most "
+            "100 letters, digits, hyphens, dots and underscores"
         )
     return parse.stack_path(root(), stack)
 
