@@ -119,30 +119,27 @@ def test_stored_arrays_train_as_those_in_memory(
         made.compile("sgd", loss={"kind": "sparse_categorical_crossentropy", "size": "mse"})
         return made
 
-    results = {}
-    for kind in ("stored", "memory"):
-        given = (rows, targets, WEIGHTS)
-        data = (
-            {"data": write(tmp_path / "out", *given)}
-            if kind == "stored"
-            else {"data": given, "test": given}
-        )
+    given = (rows, targets, WEIGHTS)
+    stored: dict[str, Any] = {"model": model, "data": write(tmp_path / "out", *given)}
+    memory: dict[str, Any] = {"model": model, "data": given, "test": given}
+    results = []
+    for number, data in enumerate((stored, memory)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tpu_training.job.run.connect", functools.cache(lambda *_: one_device))
-            results[kind] = tpu_training.fit(
-                model,
+            training = tpu_training.fit(
                 **data,
-                model_dir=str(tmp_path / kind),
+                model_dir=str(tmp_path / str(number)),
                 global_batch_size=COUNT,
                 evaluation_batch_size=16,
                 steps=5,
                 cache=cache,
             )
+        results.append(training)
     # A step's batch is all examples, in whatever order.
-    stored, memory = (results[kind] for kind in ("stored", "memory"))
-    assert stored.metrics["test_loss"] == pytest.approx(memory.metrics["test_loss"], rel=1e-5)
-    losses = [row["loss"] for row in stored.history]
-    assert losses == pytest.approx([row["loss"] for row in memory.history], rel=1e-5)
+    losses, alike = ([row["loss"] for row in each.history] for each in results)
+    assert losses == pytest.approx(alike, rel=1e-5)
+    tested, alike = (each.metrics["test_loss"] for each in results)
+    assert tested == pytest.approx(alike, rel=1e-5)
 
 
 def test_inspection_names_the_arrays(tmp_path: Path) -> None:
