@@ -61,6 +61,11 @@ class Estimate:
         return _sum_of_prices([line.configured for line in self.lines])
 
     @property
+    def tpu(self) -> Total:
+        """The TPU alone, as the stack is set."""
+        return _sum_of_prices([line.configured for line in self.lines if line.part == "TPU"])
+
+    @property
     def on_demand(self) -> Total:
         """With all machines on demand."""
         return _sum_of_prices([line.on_demand for line in self.lines])

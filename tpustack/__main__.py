@@ -39,6 +39,7 @@ GROUPS = {
         "logs": "Print a VM's log, even after the VM is deleted.",
         "notebook": "Run JupyterLab on a stack's VM or TPU.",
         "ssh": "Open a shell on a stack's VM or TPU.",
+        "top": "Show duty cycle, HBM and cost of each host, live.",
         "wheel": "Build the training wheel into dist/.",
     },
     "The pipeline": {
@@ -77,12 +78,19 @@ _WHERE = {
     "recover": "commands.recovery:recover_command",
     "settings": "commands.reference:settings_command",
     "ssh": "commands.machines:ssh_command",
+    "top": "top:top_command",
     "wheel": "commands.stack:wheel_command",
 }
 
 
 class Commands(console.LazyGroup):
     """The commands of the tables above; `tpustack --help` loads none of their modules."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Leave --help out of its own list, which fills a screen: who reads that has found it."""
+        if option := super().get_help_option(ctx):
+            option.hidden = True
+        return option
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their one-line descriptions, by what they are for."""

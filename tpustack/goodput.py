@@ -111,9 +111,7 @@ def money_of(total: Account, estimate: Estimate) -> Money:
 
     Earlier starts may have run on other machines: the ledger does not know what those cost.
     """
-    hour = estimate.configured
-    parts = [each.configured for each in estimate.lines if each.part == "TPU"]
-    tpu = sum((part.amount for part in parts if part), Decimal(0))
+    hour, tpu = estimate.configured, estimate.tpu.hour
     states = {}
     for state, seconds in total.seconds.items():
         hours = Decimal(f"{seconds:.3f}") / _SECONDS_PER_HOUR

@@ -113,6 +113,11 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
     followed = job("logs", "first", "--follow")
     assert followed.returncode == 3, followed.stderr
     assert f"argument 42 url {outputs['tpu_endpoint']}\nfrom ../venv\n" in followed.stdout
+    look = [*TPUSTACK, "top", "--stack", "local", "--json"]
+    seen = json.loads(output(look, {**os.environ, **environment}, cwd=project))
+    (host,) = seen["hosts"]
+    assert (host["state"], host["duty_cycle"], seen["trainings"]) == ("READY", None, [])
+    assert float(host["dollars"]) > 0
     bucket = ("--bucket", outputs["bucket_url"])
     (made,) = json.loads(job("artifacts", "first", "--json", at=bucket).stdout)
     assert (made["name"], made["bytes"]) == ("artifacts/made.txt", 4)

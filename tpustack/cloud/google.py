@@ -60,6 +60,22 @@ def says_disabled(error: Forbidden) -> bool:
     return "it is disabled" in str(error)
 
 
+def why_unreadable(error: Forbidden, project: str, api: str, what: str, grant: str) -> str:
+    """Return why an API that stacks do not need shows nothing of a project, and what helps.
+
+    Args:
+        error: Google's refusal.
+        project: whose.
+        api: such as `logging.googleapis.com`.
+        what: is read, such as `logs`.
+        grant: the role that lets people read it there, and its permission.
+    """
+    if says_disabled(error):
+        cure = f"`gcloud services enable {api} --project {project}` enables it"
+        return f"{api} is disabled in {project}: {cure}"
+    return f"you may not read the {what} of {project}: ask for {grant}. Google's answer: {error}"
+
+
 class AccountToken(core.Tokens):
     """Access tokens of who runs the command, by google-auth, in the provider's order.
 
@@ -298,6 +314,10 @@ class Nodes:
         listed = _listed_instances if compute else _listed
         self._of = functools.cache(functools.partial(listed, google, project))
         self._whole = functools.partial(_whole, google, project)
+
+    def names(self, zone: str) -> Iterator[tuple[str, str]]:
+        """Yield the name and type of each TPU in a zone, and of other machines with `compute`."""
+        return ((name, node.get("acceleratorType", "")) for name, node in self._of(zone).items())
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it."""

@@ -28,7 +28,7 @@ from tpu_agent.jobs.queue import Queue
 from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
-from tpu_core.ledger import Ledger, read
+from tpu_core.ledger import Entry, Ledger, read
 from tpu_training.goodput import account as accounts
 from tpustack import console, errors, goodput, stacks
 from tpustack.cloud.google import Google, Nodes
@@ -304,12 +304,13 @@ def training(folder: str, ledger: Ledger, estimate: Estimate | None) -> Json:
         ledger: what it wrote; there is at least one start.
         estimate: what the stack costs; None where that is not known.
     """
-    total = accounts.account(ledger)
+    total, last = accounts.account(ledger), ledger.entries[-1]
     return {
         "folder": folder,
         "begin": ledger.entries[0].begin,
-        "end": ledger.entries[-1].end,
-        "ending": ledger.entries[-1].ending,
+        "end": last.end,
+        "ending": last.ending,
+        "inputWait": _input_wait(last),
         "steps": total.steps,
         "lostSteps": total.lost_steps,
         "starts": total.starts,
@@ -321,6 +322,14 @@ def training(folder: str, ledger: Ledger, estimate: Estimate | None) -> Json:
         ],
         "problems": ledger.problems,
     }
+
+
+def _input_wait(start: Entry) -> float | None:
+    """Return the part of a start's loops that waited for input; None where no one measured it."""
+    # A loop that is not the trainer's counts input as part of its steps.
+    waited = start.seconds["input"]
+    loops = sum(start.seconds[part] for part in ("compute", "input", "checkpoint", "idle"))
+    return waited / loops if waited else None
 
 
 def by_day(

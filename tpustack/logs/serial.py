@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tpu_core import words
 from tpu_core.ledger import read
 from tpustack import errors, goodput
-from tpustack.cloud.google import INSTANCE, Forbidden, Google, NotFound, look_up, says_disabled
+from tpustack.cloud.google import INSTANCE, Forbidden, Google, NotFound, look_up, why_unreadable
 from tpustack.console import unbroken
 from tpustack.logs.diagnosis import Log
 
@@ -493,13 +493,8 @@ def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
         try:
             page = google.post(f"https://{_API}/v2/entries:list", body)
         except Forbidden as error:
-            why = f"the Cloud Logging API is disabled in {project}: `gcloud services enable {_API} "
-            why += f"--project {project}` enables it"
-            if not says_disabled(error):
-                why = (
-                    f"you may not read the logs of {project}: ask for roles/logging.viewer there "
-                    f"(permission logging.logEntries.list). Google's answer: {error}"
-                )
+            grant = "roles/logging.viewer there (permission logging.logEntries.list)"
+            why = why_unreadable(error, project, _API, "logs", grant)
             raise errors.TpustackError(why) from None
         # A page may be empty and still have one after it, while Google searches on.
         yield from page.get("entries", ())

@@ -1,4 +1,4 @@
-"""The Cloud Monitoring API: notification channels, alerting policies on log entries, mails."""
+"""The Cloud Monitoring API: channels, policies on log entries, their mails, and no time series."""
 
 import re
 
@@ -149,6 +149,22 @@ def _put_alert_policy(cloud: Cloud, record: Record, call: Call) -> Json:
     record["mutationRecord"] = _mutation(cloud, call)
     cloud.store.put(ALERT_POLICY, record["name"], record)
     return record
+
+
+# Time series: nothing here is measured, and a TPU without chips has no figures.
+# "The filter must specify a single metric type"; an interval has an end (monitoring:v3).
+
+_TYPE = re.compile(r'\bmetric\.type\s*=\s*"[^"]+"')
+
+
+@API.method("projects.timeSeries.list", permission="monitoring.timeSeries.list")
+def list_time_series(cloud: Cloud, call: Call) -> Json:
+    """Return none, as Google does where no resource has written a metric."""
+    if len(_TYPE.findall(call.arg("filter"))) != 1:
+        raise invalid("Field filter had an invalid value: it must specify a single metric type.")
+    if not call.arg("interval.endTime"):
+        raise invalid("Field interval.endTime had an invalid value: it is required.")
+    return {}
 
 
 # The mails that alerting policies send: kept, but not delivered.

@@ -123,6 +123,7 @@ OF_ONE_STACK = {
     ("prove",): "",
     ("recover",): "",
     ("ssh",): "",
+    ("top",): "",
 }
 
 

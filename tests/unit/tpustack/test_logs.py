@@ -108,7 +108,7 @@ def test_an_api_that_is_off_is_named_with_the_command_that_enables_it(
     done = run("logs", "--stack", stack)
     assert done.code == 1
     assert done.err == (
-        f"error: the Cloud Logging API is disabled in {DEFAULT_PROJECT}: `gcloud services enable "
+        f"error: logging.googleapis.com is disabled in {DEFAULT_PROJECT}: `gcloud services enable "
         f"logging.googleapis.com --project {DEFAULT_PROJECT}` enables it\n"
     )
 

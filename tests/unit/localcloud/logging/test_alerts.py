@@ -128,6 +128,18 @@ def test_a_channel_that_a_policy_tells_is_deleted_by_force_alone(
     assert api.get(f"monitoring.googleapis.com/v3/{made['name']}")["notificationChannels"] == []
 
 
+def test_there_are_no_time_series_and_a_wrong_question_is_refused(api: Client) -> None:
+    url = f"{MONITORING}/timeSeries"
+    asked: dict[str, Any] = {
+        "filter": 'metric.type = "tpu.googleapis.com/accelerator/duty_cycle"',
+        "interval.endTime": "2026-11-29T12:00:00Z",
+    }
+    assert api.get(url, **asked) == {}
+    api.as_member(STRANGER).get(url, status=403, **asked)
+    for wrong in ({"filter": 'resource.type = "a"'}, {"interval.endTime": ""}):
+        api.get(url, status=400, **(asked | wrong))
+
+
 def test_channels_and_policies_tell_when_they_were_made_and_changed(
     api: Client, clock: VirtualClock, channel: str, made: Json
 ) -> None:
