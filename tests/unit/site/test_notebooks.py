@@ -34,3 +34,16 @@ def test_a_notebook_says_what_each_of_its_steps_does(path: Path) -> None:
     kinds = [cell["cell_type"] for cell in cells(path)]
     assert kinds[0] == "markdown"
     assert "code code" not in " ".join(kinds)
+
+
+def test_kaggle_runs_the_same_notebook_on_a_tpu_in_its_own_image() -> None:
+    folder = REPOSITORY / "examples" / "notebook"
+    told = json.loads((folder / "kernel-metadata.json").read_text(encoding="utf-8"))
+    assert (told["machine_shape"], told["enable_tpu"]) == ("TpuV5E8", "true")
+    # "A kernel slug is always the title lowercased with dashes replacing spaces" (Kaggle's page).
+    assert told["id"].partition("/")[2] == told["title"].lower().replace(" ", "-")
+    # An image that is pinned, here or in the notebook, takes the place of the TPU's
+    # (Kaggle/kaggle-cli#1197).
+    notebook = json.loads((folder / told["code_file"]).read_text(encoding="utf-8"))
+    assert "docker_image" not in told
+    assert "kaggle" not in notebook["metadata"]
