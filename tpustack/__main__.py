@@ -86,6 +86,12 @@ _WHERE = {
 class Commands(console.LazyGroup):
     """The commands of the tables above; `tpustack --help` loads none of their modules."""
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Leave --help out of its own list, which fills a screen: who reads that has found it."""
+        if option := super().get_help_option(ctx):
+            option.hidden = True
+        return option
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their one-line descriptions, by what they are for."""
         # All groups have their columns in one place.
