@@ -43,13 +43,13 @@ def running(cloud: LocalCloudCommand, *options: str) -> Iterator[LocalCloudComma
         cloud.run("stop")
 
 
-def make_trainer(folder: Path) -> Path:
-    """A wheel of a training package that finishes at once."""
+def make_trainer(folder: Path, program: str = "") -> Path:
+    """A wheel of a training package that is this program, or finishes at once."""
     wheel = folder / "tpu_stack_training-0.0.1-py3-none-any.whl"
     info = "tpu_stack_training-0.0.1.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("tpu_training/__init__.py", "")
-        archive.writestr("tpu_training/__main__.py", _TRAINER)
+        archive.writestr("tpu_training/__main__.py", program or _TRAINER)
         archive.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: tpu-stack-training\nVersion: 0.0.1\n"
         )

@@ -18,6 +18,7 @@ import yaml
 
 from infra.catalog import Catalog
 from tests.patience import PATIENCE, until
+from tests.sandbox import make_trainer
 from tpustack import stacks
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
@@ -210,10 +211,76 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
     google: requests.Session,
     tmp_path: Path,
 ) -> None:
-    """The machines are those of a stack, but no provider makes the group: 6.39 can't."""
     engine = deploy_machine(tpu={"acceleratorType": "ct5p-hightpu-4t"})
     engine.up(ignore)
     outputs = engine.outputs()
+    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
+    main = TELLS.format(met=str(tmp_path / "met"))
+    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", main)
+    assert f"host 0 2 {name}-001:8476\n" in said
+    bucket = outputs["bucket_url"].removeprefix("gs://")
+    path = "jobs%2Fall%2Fhosts%2F0001%2F1.log"
+    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{path}?alt=media"
+    until(lambda: google.get(url).ok, "host 1 has reported")
+    assert f"host 1 2 {name}-001:8476\n" in google.get(url).text
+
+    cloud.run("faults", "preempt", f"{name}-002")
+    until(lambda: len(google.get(INSTANCES).json().get("items", [])) <= 1, "Google has taken it")
+    delete_slice(google, parts)
+    # The stack's own machine was deleted above.
+    engine.refresh(ignore)
+    engine.destroy(ignore)
+
+
+# Host 1 fails once, when host 0 has begun; host 0 is done when host 1 has begun again.
+TRAINS = """
+import os, pathlib, sys, time
+number = os.environ.get("JAX_PROCESS_ID", "alone")
+files = [pathlib.Path({folder!r}, f"starts-{{each}}") for each in (number, "0", "1")]
+told = [os.environ.get(f"JAX_{{name}}") for name in ("NUM_PROCESSES", "COORDINATOR_ADDRESS")]
+with files[0].open("a") as file:
+    print(*told, *sys.argv[1:], file=file)
+count = lambda file: len(file.read_text().splitlines()) if file.exists() else 0
+while number != "0" or count(files[2]) < 2:
+    if number == "1" and count(files[0]) == 1 and count(files[1]):
+        sys.exit(1)
+    time.sleep(0.1)
+"""
+
+
+def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails(
+    deploy: Callable[..., Stack], google: requests.Session, tmp_path: Path
+) -> None:
+    (tmp_path / "wheel").mkdir()
+    wheel = make_trainer(tmp_path / "wheel", TRAINS.format(folder=str(tmp_path)))
+    engine = deploy(
+        architecture="compute",
+        zone=ZONE,
+        vm={},
+        tpu={"acceleratorType": "ct5p-hightpu-4t"},
+        training={"runOn": "tpu", "wheel": str(wheel)},
+    )
+    engine.up(ignore)
+    outputs = engine.outputs()
+    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
+    bucket = outputs["bucket_url"].removeprefix("gs://")
+    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/jobs%2Ftrain%2Ffinished"
+    until(lambda: google.get(url).ok, "the training has finished")
+    for number in (0, 1):
+        starts = (tmp_path / f"starts-{number}").read_text().splitlines()
+        assert len(starts) == 2
+        assert all(start.startswith(f"2 {name}-001:8476 train-and-evaluate") for start in starts)
+        assert all("--tpu=local" in start and "--backend=jax" in start for start in starts)
+    delete_slice(google, parts)
+    engine.refresh(ignore)
+    engine.destroy(ignore)
+
+
+def make_slice(google: requests.Session, name: str) -> list[str]:
+    """Turn a stack's one machine into a slice of two; return what it is made of.
+
+    The machines are those of a stack, but no provider makes the group: 6.39 can't.
+    """
     (alone,) = google.get(INSTANCES).json()["items"]
     google.delete(f"{INSTANCES}/{alone['name']}").raise_for_status()
     (interface,) = alone["networkInterfaces"]
@@ -233,8 +300,8 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
     }
     policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
     group = {
-        "name": outputs["tpu_name"],
-        "baseInstanceName": f"{outputs['tpu_name']}-###",
+        "name": name,
+        "baseInstanceName": f"{name}-###",
         "instanceTemplate": "global/instanceTemplates/t",
         "targetSize": 2,
         "targetSizePolicy": {"mode": "BULK"},
@@ -246,20 +313,9 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
         (GROUPS, group),
     ):
         google.post(url, json=body).raise_for_status()
-    name = outputs["tpu_name"]
-    main = TELLS.format(met=str(tmp_path / "met"))
-    said = run_job(cloud, outputs["bucket_url"], tmp_path, "all", main)
-    assert f"host 0 2 {name}-001:8476\n" in said
-    bucket = outputs["bucket_url"].removeprefix("gs://")
-    path = "jobs%2Fall%2Fhosts%2F0001%2F1.log"
-    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{path}?alt=media"
-    until(lambda: google.get(url).ok, "host 1 has reported")
-    assert f"host 1 2 {name}-001:8476\n" in google.get(url).text
+    return [f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"]
 
-    cloud.run("faults", "preempt", f"{name}-002")
-    until(lambda: len(google.get(INSTANCES).json().get("items", [])) <= 1, "Google has taken it")
-    for url in (f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"):
+
+def delete_slice(google: requests.Session, parts: list[str]) -> None:
+    for url in parts:
         until(lambda: google.delete(url).ok, f"{url} is deleted")  # noqa: B023 - called at once
-    # The stack's own machine was deleted above.
-    engine.refresh(ignore)
-    engine.destroy(ignore)
