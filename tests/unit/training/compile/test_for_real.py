@@ -74,14 +74,15 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_a_context_of_8192_tokens_fits_a_v3_core(capsys: pytest.CaptureFixture[str]) -> None:
-    # The smallest GPT-2's size and vocabulary; the scores of one layer would take 1.5 GiB.
+def test_no_layer_keeps_the_scores_of_8192_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    # Two layers of the smallest GPT-2. The scores of each would take 1.5 GiB more; ten layers more
+    # take 3.1, and 6.2 of a v3 core's 15.5 in all (docs/own-model.md).
     job = ("--model=bert", "--task=causal_lm", "--shape=8193", "--vocabulary=50257")
-    size = ("--layers=12", "--hidden_size=768", "--heads=12", "--precision=bfloat16")
+    size = ("--layers=2", "--hidden_size=768", "--heads=12", "--precision=bfloat16")
     more = ("--classes=1", "--global_batch_size=8", "--tpu=v3-8", "--quick", "--json")
     code, out, _ = compile_(capsys, *job, *size, *more)
     (answer,) = json.loads(out)["answers"]
-    assert (code, answer["train"]["needed_bytes"] < 7 << 30) == (0, True)
+    assert (code, answer["train"]["needed_bytes"] < 3.2 * 2**30) == (0, True)
 
 
 def test_unsupported_operations_are_named_with_the_users_line(
