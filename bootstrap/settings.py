@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import Field, ValidationError
-from pydantic_core import ErrorDetails
 
 from infra.deployer import READ, objects_condition, permissions_of, permissions_of_role, sweeper
 from infra.settings import StackSettings, base
 from infra.settings.base import UNSET, Problem, Section, Text
-from infra.settings.parse import load_stack_file, stack_path
+from infra.settings.parse import load_stack_file, problem_of, stack_path
 from tpu_core.words import plural
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
@@ -137,8 +136,8 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
-        problems = [_problem(details) for details in error.errors(include_url=False)]
-        raise BootstrapError(stack, problems) from None
+        found = [problem_of(each, BootstrapSettings) for each in error.errors(include_url=False)]
+        raise BootstrapError(stack, found) from None
     if problems := list(_problems(settings)):
         raise BootstrapError(stack, problems)
     return settings
@@ -146,15 +145,6 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
 
 def _setting(name: str) -> str:
     return PROJECT_KEY if name == "project" else name
-
-
-def _problem(error: ErrorDetails) -> Problem:
-    """Return the problem that the types found."""
-    name = ".".join(map(str, error["loc"]))
-    value: object = UNSET if error["type"] == "missing" else error["input"]
-    return Problem(
-        _setting(name), value, f"is wrong: {error['msg']}", "See docs/ci-cd.md#bootstrap-settings"
-    )
 
 
 def _problems(settings: BootstrapSettings) -> Iterator[Problem]:

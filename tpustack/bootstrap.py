@@ -38,8 +38,15 @@ def load(stack: str, project: Path) -> BootstrapSettings:
     if not path.exists():
         names = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
         raise UsageError(f"bootstrap/ has no {path.name}. Available: {', '.join(names) or 'none'}")
+    document = read_yaml(path)
+    config = document.get("config") if isinstance(document, dict) else document
+    if not isinstance(config or {}, dict):
+        raise UsageError(
+            f"bootstrap/{path.name}: its settings are not a map. Put them below `config:`, each "
+            "as `tpu-stack-bootstrap:NAME: VALUE`"
+        )
     try:
-        return parse((read_yaml(path) or {}).get("config") or {}, stack)
+        return parse(config or {}, stack)
     except BootstrapError as error:
         raise UsageError(str(error)) from None
 

@@ -11,7 +11,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -23,6 +23,7 @@ from infra.settings.base import UNSET, Problem, Section, SettingsError
 
 Location = tuple[int | str, ...]
 """The names and numbers that lead to a value, as in pydantic's errors."""
+Fields = list[tuple[type[Section], FieldInfo]]
 NAMESPACE: Final = "tpu-stack"
 PROJECT_KEY: Final = "gcp:project"
 STAND_IN: Final = "stand-in"
@@ -37,6 +38,7 @@ _LIMITS: Final[Mapping[str, tuple[str, str, str]]] = {
     "greater_than": ("gt", "is too small", "Use more than {0}"),
     "less_than_equal": ("le", "is too large", "Use at most {0}"),
     "enum": ("expected", "is unknown", "Use {0}"),
+    "too_short": ("min_length", "has too few", "Use at least {0}"),
 }
 _KINDS: Final[Mapping[str, str]] = {
     "bool": "true or false",
@@ -65,6 +67,9 @@ def parse(config: Mapping[str, object], stack: str, known: Sequence[Problem] = (
             values |= {} if value in (None, "") else {"project": value}
         # What has no namespace is the program's own to Pulumi.
         elif namespace in (NAMESPACE, "") and name != "project":
+            if name in values:
+                why = f"is set twice, with and without {NAMESPACE}:, which is the same to Pulumi"
+                problems.append(Problem(key, value, why, "Remove one"))
             values[name] = value
         elif problem := _astray(key, namespace, name, value):
             problems.append(problem)
@@ -138,20 +143,26 @@ def _without(values: Mapping[str, Any], paths: Sequence[Location]) -> StackSetti
 
 
 def _problem(error: ErrorDetails, stack: str) -> Problem:
-    path, missing = tuple(error["loc"]), error["type"] == "missing"
-    if path == ("project",) and missing:
+    problem = problem_of(error, StackSettings)
+    if error["loc"] == ("project",) and error["type"] == "missing":
         why = "is required: everything is created in a project"
         cure = f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`"
-    else:
-        why, cure = _why_and_cure(error, path)
-    return Problem(_dotted(path), UNSET if missing else error["input"], why, cure)
+        return Problem(problem.setting, UNSET, why, cure)
+    return problem
 
 
-def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
-    """Return what an error of pydantic's means to the author of a stack file."""
-    kind, described = error["type"], _description(path)
+def problem_of(error: ErrorDetails, root: type[Section]) -> Problem:
+    """Return what an error of pydantic's with `root` means to the author of a stack file."""
+    path = tuple(error["loc"])
+    value = UNSET if error["type"] == "missing" else error["input"]
+    return Problem(_dotted(path), value, *_why_and_cure(error, path, root))
+
+
+def _why_and_cure(error: ErrorDetails, path: Location, root: type[Section]) -> tuple[str, str]:
+    kind, (found, section) = error["type"], _walk(path, root)
+    described = _description(found)
     if kind == "extra_forbidden":
-        return "is not a setting", _nearest(path)
+        return "is not a setting", _nearest(path, root)
     if kind == "missing":
         return "is required", f"Set it: {described}"
     if kind == "value_error":
@@ -164,16 +175,15 @@ def _why_and_cure(error: ErrorDetails, path: Location) -> tuple[str, str]:
         return "is empty", f"Set or remove it: {described}"
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
-            section = _section(path) if prefix == "model" else None
-            cure = _members(section, path) if section else f"Meaning: {described}"
+            group = section if prefix == "model" else None
+            cure = _members(group, found) if group else f"Meaning: {described}"
             return f"is not {expected}", cure
     return f"is not valid ({error['msg']})", described
 
 
-def _members(section: type[Section], path: Location) -> str:
+def _members(section: type[Section], found: Fields) -> str:
     """Return the cure for a value that should be a group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
-    found = _fields(path)
     may_be_left_out = found and type(None) in get_args(found[-1][1].annotation)
     return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
 
@@ -185,8 +195,8 @@ def _dotted(path: Location) -> str:
     return PROJECT_KEY if text == ".project" else text.removeprefix(".") or '""'
 
 
-def _nearest(path: Location) -> str:
-    section = _section(path[:-1])
+def _nearest(path: Location, root: type[Section]) -> str:
+    _, section = _walk(path[:-1], root)
     names = sorted(_by_alias(section)) if section else []
     names = [PROJECT_KEY if name == "project" else name for name in names]
     close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.6)
@@ -199,18 +209,26 @@ def _by_alias(section: type[Section]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in section.model_fields.items()}
 
 
-def _fields(path: Location) -> list[tuple[type[Section], FieldInfo]]:
-    """Return section and field of each name in a path, up to the first that does not exist."""
-    found: list[tuple[type[Section], FieldInfo]] = []
-    section: type[Section] | None = StackSettings
-    # The numbers are of lists of sections, which are all alike.
+def _walk(path: Location, root: type[Section]) -> tuple[Fields, type[Section] | None]:
+    """Return section and field of each name in a path, and the section to which it leads, if any.
+
+    The fields end with the first that does not exist.
+    """
+    found: Fields = []
+    section: type[Section] | None = root
+    is_key = False
+    # The numbers are of lists of sections, which are all alike; so are those of a map by name.
     for name in (part for part in path if isinstance(part, str)):
+        if is_key:
+            is_key = False
+            continue
         field = _by_alias(section).get(name) if section else None
         if section is None or field is None:
-            break
+            return found, None
         found.append((section, field))
         section = _below(field)
-    return found
+        is_key = section is not None and get_origin(field.annotation) is Mapping
+    return found, section
 
 
 def _below(field: FieldInfo) -> type[Section] | None:
@@ -219,17 +237,9 @@ def _below(field: FieldInfo) -> type[Section] | None:
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, Section)), None)
 
 
-def _section(path: Location) -> type[Section] | None:
-    """Return the section to which a path leads; None if it leads to none."""
-    found = _fields(path)
-    if len(found) < sum(isinstance(part, str) for part in path):
-        return None
-    return _below(found[-1][1]) if found else StackSettings
-
-
-def _description(path: Location) -> str:
+def _description(found: Fields) -> str:
     """Return the description of the setting that a path leads to, or through to what is in it."""
-    if not (found := _fields(path)):
+    if not found:
         return ""
     section, field = found[-1]
     return base.one_line(base.descriptions(section)[field.alias or ""]).rstrip(".")

@@ -78,7 +78,7 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
             {"secure": "v1:x"},
             'region: "[secret]" is a secret, but settings are stored unencrypted',
         ),
-        ("environments", {}, "environments:"),
+        ("environments", {}, "environments: {} has too few. Use at least 1"),
         ("environments", {"dev": {"project": "123"}}, '.dev.project: "123" isn\'t a project id'),
         (
             "environments",
@@ -108,8 +108,23 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         ("namePrefix", "x", 'namePrefix: "x" isn\'t a prefix of 3 to 19'),
         ("namePrefix", "gcp-ci", "(gcp- is Google's own). Use one like tpu-ci"),
         ("stateBucket", "A", 'stateBucket: "A" isn\'t a bucket name'),
-        ("forge", "bitbucket", "forge:"),
-        ("nosuch", 1, "nosuch: 1 is wrong: Extra inputs"),
+        ("forge", "bitbucket", 'forge: "bitbucket" is unknown. Use \'github\' or \'gitlab\''),
+        ("nosuch", 1, "nosuch: 1 is not a setting. Choose from: branch, environments"),
+        ("repositoryid", 1, "is not a setting. Did you mean repositoryId?"),
+        ("ownerId", 0, "ownerId: 0 is too small. Use at least 1"),
+        ("environments", 3, "environments: 3 is not a map of names and values"),
+        ("environments", {"dev": 3}, "environments.dev: 3 is not a map of settings. Set below it"),
+        (
+            "environments",
+            {"dev": {"project": "project-dev", "previewRequests": True}},
+            "previewRequests: true is not a setting. Did you mean "
+            "environments.dev.previewsRequests?",
+        ),
+        (
+            "environments",
+            {"dev": {}},
+            "environments.dev.project: (not set) is required. Set it: Project of its stack",
+        ),
     ],
 )
 def test_wrong_settings_are_named(name: str, value: object, said: str) -> None:
@@ -127,3 +142,11 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
 def test_a_stack_without_a_file_is_wrong_input() -> None:
     with pytest.raises(UsageError, match=r"no Pulumi\.nosuch\.yaml\. Available: pipeline"):
         bootstrap.load("nosuch", root())
+
+
+@pytest.mark.parametrize("content", ["config: 3", "config: [1]", "[1]", "text"])
+def test_a_file_that_is_no_map_of_settings_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "bootstrap").mkdir()
+    (tmp_path / "bootstrap" / "Pulumi.pipeline.yaml").write_text(content)
+    with pytest.raises(UsageError, match=r"bootstrap/Pulumi\.pipeline\.yaml: its settings are not"):
+        bootstrap.load("pipeline", tmp_path)

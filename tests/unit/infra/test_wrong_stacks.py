@@ -140,6 +140,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Set it as gcp:project.",
     ),
     (
+        "a setting twice",
+        {**config(), "zone": "us-west4-a"},
+        'zone: "us-west4-a" is set twice, with and without tpu-stack:, which is the same to Pulumi. '
+        "Remove one.",
+    ),
+    (
         "no zone",
         config(zone=None),
         "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. With "

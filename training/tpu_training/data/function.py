@@ -398,7 +398,8 @@ def _target_kind(targets: tf.Tensor, encoding: str, shape: tuple[int, ...], plac
         return kind
     if targets.dtype == tf.string:
         raise DataError(
-            f"{place} yields words as labels, which must be numbered; name them in class_names"
+            f"{place} yields words as labels, which must be numbers from 0; number them, for "
+            "example with numpy.unique(words, return_inverse=True)"
         )
     given = f"{targets.dtype.name} of the shape {found}"
     raise DataError(f"{place} yields targets of {given}, expected {_TARGETS}")
