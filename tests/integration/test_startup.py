@@ -35,8 +35,8 @@ def script_that(does: str) -> str:
     return f"{own}start_training() {{ {does}; }}\n{separator}{rest}"
 
 
-def keep(compute: requests.Session, name: str, script: str, **more: str) -> None:
-    """A group of one VM with that script, and a check of its health."""
+def keep(compute: requests.Session, name: str, script: str, delay: int, **more: str) -> None:
+    """A group of one VM with that script, and a check of its health after a `delay` in seconds."""
     items = {"startup-script": script, "health-port": "8090", **more}
     metadata = {"items": [{"key": key, "value": text} for key, text in items.items()]}
     template = {"name": name, "properties": machine(metadata=metadata)}
@@ -47,7 +47,9 @@ def keep(compute: requests.Session, name: str, script: str, **more: str) -> None
         "name": name,
         "baseInstanceName": name,
         "instanceTemplate": f"global/instanceTemplates/{name}",
-        "autoHealingPolicies": [{"healthCheck": f"global/healthChecks/{name}"}],
+        "autoHealingPolicies": [
+            {"healthCheck": f"global/healthChecks/{name}", "initialDelaySec": delay}
+        ],
         "targetSize": 1,
     }
     compute.post(GROUPS, json=group).raise_for_status()
@@ -75,8 +77,9 @@ def health(compute: requests.Session, name: str) -> str:
 def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left_alone(
     compute: requests.Session, cloud: LocalCloudCommand
 ) -> None:
-    keep(compute, "works", script_that("log training"), **{"ops-agent": "true"})
-    keep(compute, "fails", script_that("exit 1"))
+    # A VM that starts slowly, next to other tests, has not failed.
+    keep(compute, "works", script_that("log training"), 600, **{"ops-agent": "true"})
+    keep(compute, "fails", script_that("exit 1"), 0)
     works, fails = (managed(compute, name)["id"] for name in ("works", "fails"))
     until(lambda: managed(compute, "fails").get("id", fails) != fails)
     until(lambda: health(compute, "works") == "HEALTHY")
