@@ -123,7 +123,7 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         (
             "environments",
             {"dev": {}},
-            "environments.dev.project: (not set) is required. Set it: Project of its stack",
+            "environments.dev.project is required. Set it: Project of its stack",
         ),
     ],
 )
