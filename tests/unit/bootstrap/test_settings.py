@@ -108,7 +108,7 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         ("namePrefix", "x", 'namePrefix: "x" isn\'t a prefix of 3 to 19'),
         ("namePrefix", "gcp-ci", "(gcp- is Google's own). Use one like tpu-ci"),
         ("stateBucket", "A", 'stateBucket: "A" isn\'t a bucket name'),
-        ("forge", "bitbucket", 'forge: "bitbucket" is unknown. Use \'github\' or \'gitlab\''),
+        ("forge", "bitbucket", "forge: \"bitbucket\" is unknown. Use 'github' or 'gitlab'"),
         ("nosuch", 1, "nosuch: 1 is not a setting. Choose from: branch, environments"),
         ("repositoryid", 1, "is not a setting. Did you mean repositoryId?"),
         ("ownerId", 0, "ownerId: 0 is too small. Use at least 1"),

@@ -142,8 +142,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a setting twice",
         {**config(), "zone": "us-west4-a"},
-        'zone: "us-west4-a" is set twice, with and without tpu-stack:, which is the same to Pulumi. '
-        "Remove one.",
+        'zone: "us-west4-a" is set twice, with and without tpu-stack:, which is the same to '
+        "Pulumi. Remove one.",
     ),
     (
         "no zone",
