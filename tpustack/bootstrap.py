@@ -40,7 +40,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
         raise UsageError(f"bootstrap/ has no {path.name}. Available: {', '.join(names) or 'none'}")
     document = read_yaml(path)
     config = document.get("config") if isinstance(document, dict) else document
-    if not isinstance(config or {}, dict):
+    if not (isinstance(config or {}, dict) and all(isinstance(key, str) for key in config or {})):
         raise UsageError(
             f"bootstrap/{path.name}: its settings are not a map. Put them below `config:`, each "
             "as `tpu-stack-bootstrap:NAME: VALUE`"

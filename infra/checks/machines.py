@@ -114,7 +114,8 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
 _SOURCE = re.compile(r"projects/[^/]+/zones/(?P<zone>[^/]+)/disks/[a-z]([-a-z0-9]*[a-z0-9])?")
 _SNAPSHOT = re.compile(r"projects/[^/]+/global/snapshots/[a-z]([-a-z0-9]*[a-z0-9])?")
 # The TPU's name comes before it, so the first character may be any.
-_NAME = re.compile(r"[-a-z0-9]*[a-z0-9]")
+# In the middle of the whole name, so a hyphen may be anywhere.
+_NAME = re.compile(r"[-a-z0-9]+")
 # Names of disks have 63 characters; "-" and four of the fingerprint come after a disk's own.
 _LONGEST = 63 - len("-0123")
 
@@ -185,7 +186,7 @@ def _check_own(
     name = disk.name or ""
     longest = max(map(len, context.names.tpus(settings.tpu.slices))) + len("-")
     if not _NAME.fullmatch(name):
-        why = "is not a valid disk name (lower-case letters, digits and hyphens, no hyphen last)"
+        why = "is not a valid disk name (lower-case letters, digits and hyphens)"
         yield Problem(f"{at}.name", name, why, "Set one like corpus")
     elif longest + len(name) > _LONGEST:
         why = f"has {len(name)} characters, too many after the TPU's name"

@@ -60,6 +60,7 @@ def parse(config: Mapping[str, object], stack: str, known: Sequence[Problem] = (
     Raises SettingsError with every problem, those that are `known` already among them.
     """
     values: dict[str, Any] = {}
+    meant: dict[str, Any] = {}
     problems = list(known)
     for key, value in config.items():
         namespace, _, name = key.rpartition(":")
@@ -73,7 +74,8 @@ def parse(config: Mapping[str, object], stack: str, known: Sequence[Problem] = (
             values[name] = value
         elif problem := _astray(key, namespace, name, value):
             problems.append(problem)
-            values |= {name: value} if name in _NAMES and name not in values else {}
+            meant |= {name: value} if name in _NAMES else {}
+    values = meant | values
     secret = [name for name in values if base.holds_secret(values[name])]
     problems += [base.secret_problem(_dotted((name,))) for name in secret]
     values = {name: value for name, value in values.items() if name not in secret}

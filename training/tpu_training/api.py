@@ -261,6 +261,7 @@ def write_data(
     splits = {"train": train, "test": test}
     if validation is not None:
         splits["validation"] = validation
+    conversion.refuse_used(directory)
     source = source_of_arrays(name, splits, class_names)
     storage = conversion.Storage(
         text_length=text_length, vocabulary=vocabulary, vocabulary_size=vocabulary_size

@@ -144,7 +144,7 @@ def test_a_stack_without_a_file_is_wrong_input() -> None:
         bootstrap.load("nosuch", root())
 
 
-@pytest.mark.parametrize("content", ["config: 3", "config: [1]", "[1]", "text"])
+@pytest.mark.parametrize("content", ["config: 3", "config: [1]", "config: {1: x}", "[1]", "text"])
 def test_a_file_that_is_no_map_of_settings_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "bootstrap").mkdir()
     (tmp_path / "bootstrap" / "Pulumi.pipeline.yaml").write_text(content)

@@ -146,6 +146,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Pulumi. Remove one.",
     ),
     (
+        "a zone for the provider before the stack's",
+        {"gcp:zone": "us-west4-a", **config()},
+        'gcp:zone: "us-west4-a" is a default of the provider, which has no effect here. '
+        "Set tpu-stack:zone, whose region all resources use.",
+    ),
+    (
         "no zone",
         config(zone=None),
         "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. With "
@@ -825,7 +831,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a disk with a name that is none",
         disks({"name": "Corpus", "sizeGib": 100}),
         'tpu.dataDisks[0].name: "Corpus" is not a valid disk name (lower-case letters, digits '
-        "and hyphens, no hyphen last). Set one like corpus.",
+        'and hyphens). Set one like corpus.",
     ),
     (
         "a disk with a long name",

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,6 +154,15 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return folder
 
     return get
+
+
+@pytest.fixture(autouse=True)
+def no_hang_timer_stays() -> Iterator[None]:
+    """End the timer of a command that failed: half an hour later it would end other tests."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "hang-timer":
+            getattr(thread, "_target").__self__.uninstall()  # noqa: B009
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 import tpu_training
+from tpu_training.data import arrays
 from tpu_training.data.conversion import convert
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import parse_manifest
+from tpu_training.data.pipeline import training_rows
 from tpu_training.data.preprocessing import parse_examples
 from tpu_training.errors import DataError, InputError
+from tpu_training.models.params import Params
 from tpu_training.models.spec import DTYPES
 
 if TYPE_CHECKING:
@@ -163,6 +166,9 @@ def test_inspection_names_the_arrays(tmp_path: Path) -> None:
         ({"targets": "several"}, "which array does not store"),
         ({"several": [["size", [1], "float32"]]}, "which array does not store"),
         ({"kind": "image"}, "which array does not store"),
+        ({"causal": True}, "which array does not store"),
+        ({"outputs": [7]}, "which array does not store"),
+        ({"classes": -1}, "spec.classes is -1, and class_names has 0"),
     ],
 )
 def test_a_manifest_with_arrays_that_nothing_reads_is_refused(
@@ -182,3 +188,39 @@ def test_not_a_number_is_refused_before_anything_is_written(tmp_path: Path) -> N
     with pytest.raises(InputError, match=r"features has NaN or infinity in 1 examples.* number 3"):
         write(tmp_path / "out", values, CLASSES)
     assert not (tmp_path / "out").exists()
+
+
+def test_bytes_of_another_length_than_the_manifests_are_no_other_examples(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out", NUMBERS.astype(np.float32), CLASSES)
+    path = Path(folder) / "manifest.json"
+    content = json.loads(path.read_text())
+    content["spec"]["shape"] = [3]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="convert the dataset again"):
+        inspect(folder)
+
+
+def test_an_empty_axis_and_weights_for_a_test_alone_are_refused(tmp_path: Path) -> None:
+    empty = {"x": NUMBERS, "more": np.zeros((COUNT, 0))}
+    with pytest.raises(InputError, match=r"features/more has the shape \(24, 0\), and so no value"):
+        write(tmp_path / "out", empty, CLASSES)
+    with pytest.raises(InputError, match="split test has weights, split train none"):
+        tpu_training.write_data(
+            str(tmp_path / "out"), train=(NUMBERS, CLASSES), test=(NUMBERS, CLASSES, WEIGHTS)
+        )
+
+
+def test_weights_stay_with_their_masks_through_an_augmentation(tmp_path: Path) -> None:
+    images = RANDOM.integers(0, 255, (COUNT, 4, 4, 1)).astype(np.uint8)
+    masks = RANDOM.integers(0, 3, (COUNT, 4, 4)).astype(np.uint8)
+    data = open_data(write(tmp_path / "out", images, masks, WEIGHTS))
+    params = Params(global_batch_size=COUNT, augmentation="pad_crop_flip", cache="memory")
+    made, (classes, weights) = next(iter(training_rows(data, params, 0, 1, 0)))
+    assert (made.shape, classes.shape) == ((COUNT, 4, 4, 1), (COUNT, 4, 4))
+    assert sorted(weights.numpy()) == sorted(WEIGHTS)
+
+
+def test_images_with_several_targets_are_trained_from_memory() -> None:
+    images = np.zeros((COUNT, 4, 4, 1), np.uint8)
+    assert arrays.fit_files((images, CLASSES))
+    assert not arrays.fit_files((images, {"kind": CLASSES}))

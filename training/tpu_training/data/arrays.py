@@ -47,7 +47,9 @@ def source_of_arrays(
 
 def fit_files(examples: Any) -> bool:
     """Return whether the `examples` of a split are arrays of bytes, token ids or texts."""
-    if not (isinstance(examples, tuple) and len(examples) == 2) or isinstance(examples[0], Mapping):
+    if not (isinstance(examples, tuple) and len(examples) == 2):
+        return False
+    if any(isinstance(part, Mapping) for part in examples):
         return False
     try:
         features = np.asarray(examples[0])

@@ -7,6 +7,7 @@ with a source, its options or the output folder is reported before.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import hashlib
 import logging
 import math
@@ -83,11 +84,10 @@ def convert(
 
 
 def store(data: Source, output: str, storage: Storage) -> Manifest:
-    """Write `data` into the directory or gs:// URL `output`, which must be new or empty.
+    """Write `data` into the directory or gs:// URL `output`.
 
     The manifest is written last, so a directory with a manifest is complete.
     """
-    refuse_used(output)
     start, tokenizer = -1, None
     file = tokenizers.vocabulary_file(data.tokens) if data.tokens else ("", b"")
     if data.kind == source.TEXT and not data.vocabulary:
@@ -243,10 +243,16 @@ def refuse_used(output: str) -> None:
     Hidden files don't count: some systems put one into every new folder.
     """
     if is_bucket(output):
-        from tpu_training.data import files  # It loads TensorFlow.
+        if not output.startswith("gs://"):
+            raise InputError(f"--output={output}: expected a local directory or gs://BUCKET/FOLDER")
+        import tensorflow as tf
+
+        from tpu_training.data import files
 
         files.check_bucket(output, "--output")
-        found = files.names(output)
+        # Unlike `listdir`, it fails where the bucket doesn't answer.
+        pattern = f"{glob.escape(output.rstrip('/'))}/*"
+        found = [path.rstrip("/").rpartition("/")[2] for path in tf.io.gfile.glob(pattern)]
     else:
         found = os.listdir(output) if os.path.isdir(output) else []
     names = sorted(name for name in found if not name.startswith("."))

@@ -252,6 +252,9 @@ def _tensor(values: Any, path: str) -> tf.Tensor:
         ) from error
     if not tensor.shape.rank:
         raise DataError(f"{path} is a single {tensor.dtype.name}; expected one value per example")
+    # TensorFlow 2.19 crashes where it takes batches of nothing apart.
+    if 0 in tensor.shape[1:]:
+        raise DataError(f"{path} has the shape {tuple(tensor.shape)}, and so no value; omit it")
     if tensor.dtype.is_floating:
         bad = ~tf.math.is_finite(tf.cast(tensor, tf.float32))
         rows = tf.where(tf.reduce_any(tf.reshape(bad, (len(tensor), -1)), axis=1))[:, 0]

@@ -278,6 +278,11 @@ def look(
                 f"{function.place}: split {split} yields {in_words(other[1])}, split "
                 f"{manifest.TRAIN} {in_words(spec)}"
             )
+        if other[2] and not weighted:
+            raise DataError(
+                f"{function.place}: split {split} has weights, split {manifest.TRAIN} none; give "
+                "both some, such as 1.0"
+            )
     counts: dict[str, int] = {}
     highest = -1, -1
     for split, part in rows.items():
@@ -368,6 +373,10 @@ def _array(value: Any, path: str, place: str) -> tuple[tuple[int, ...], str]:
         raise DataError(
             f"{place}: {path} is {value.dtype.name}, which TPUs do not compute with; expected one "
             f"of {', '.join(specs.DTYPES)}"
+        )
+    if 0 in value.shape:
+        raise DataError(
+            f"{place}: {path} has the shape {tuple(value.shape)}, and no value; omit it"
         )
     return tuple(value.shape), "float32" if value.dtype == tf.float64 else value.dtype.name
 

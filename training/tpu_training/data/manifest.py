@@ -191,6 +191,9 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         yield f"spec.targets is {spec.targets}, expected one of {', '.join((*TARGETS, SEVERAL))}"
     if not _is_stored(encoding, spec):
         yield f"spec is {spec}, which {encoding} does not store"
+    names = len(manifest.class_names)
+    if spec.classes < 0 or (names and names != spec.classes):
+        yield f"spec.classes is {spec.classes}, and class_names has {names}"
     if "/" in manifest.vocabulary:
         yield f"vocabulary is {manifest.vocabulary}, expected a file's name"
     for name, split in manifest.splits.items():
@@ -202,9 +205,11 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 def _is_stored(encoding: str, spec: DataSpec) -> bool:
     """Return whether a spec is one that `encoding` stores."""
     leaves = [*spec.inputs, *spec.several]
+    if encoding != ENCODED and not spec.inputs:
+        leaves.append(("", spec.shape, spec.dtype))
     if encoding == ARRAY:
-        one = spec.kind == "array" and not spec.vocabulary
-        leaves += [] if spec.inputs else [("", spec.shape, spec.dtype)]
+        plain = DataSpec("array", spec.shape, spec.dtype, spec.classes, targets=spec.targets)
+        one = spec == dataclasses.replace(plain, inputs=spec.inputs, several=spec.several)
     else:
         texts = (spec.vocabulary, spec.targets, spec.start, spec.end, spec.padding)
         stored = stored_spec(encoding, spec.shape, spec.classes, *texts)

@@ -157,22 +157,26 @@ def prepare(
     if work.decode:
         batches = _each_example(batches, work.decode, work.stored)
     if work.masks:
-        batches = batches.map(
-            lambda seeds, features, targets, *others: (
-                seeds,
-                preprocessing.join_masks(features, targets),
-                *others,
-            )
-        )
+        batches = batches.map(_join_masks)
     if work.example:
         batches = _each_example(batches, work.example, work.shape)
     batch = work.batch
 
-    def finish(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def finish(seeds: tf.Tensor, features: tf.Tensor, *others: Any) -> tuple[Any, ...]:
         features = batch(features, seeds) if batch else features
-        return *(preprocessing.split_masks(features) if work.masks else (features,)), *others
+        if not work.masks:
+            return features, *others
+        image, mask = preprocessing.split_masks(features)
+        weight, *rest = others
+        return image, (mask, *weight) if weight else mask, *rest
 
     return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
+
+
+def _join_masks(seeds: tf.Tensor, features: tf.Tensor, targets: Any, *others: Any) -> Any:
+    """Return the masks behind their images; in their place the weights, if there are any."""
+    mask, *weight = tf.nest.flatten(targets)
+    return seeds, preprocessing.join_masks(features, mask), tuple(weight), *others
 
 
 def _with_seeds(plan: shards.Plan) -> Callable[..., tuple[tf.Tensor, ...]]:

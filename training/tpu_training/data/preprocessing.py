@@ -49,7 +49,9 @@ def _array(content: tf.Tensor, shape: Sequence[int], dtype: str) -> tf.Tensor:
     """Return arrays of a type and a shape from the bytes of each."""
     # TensorFlow decodes no uint32.
     plain = "int32" if dtype == "uint32" else dtype
-    values = tf.reshape(tf.io.decode_raw(content, tf.dtypes.as_dtype(plain)), (-1, *shape))
+    values = tf.io.decode_raw(content, tf.dtypes.as_dtype(plain))
+    # By their number, since bytes of another length than the manifest's would be other examples.
+    values = tf.reshape(values, (tf.size(content), *shape))
     return values if plain == dtype else tf.bitcast(values, dtype)
 
 
@@ -95,9 +97,9 @@ def _targets(batch: dict[str, tf.Tensor], spec: specs.DataSpec) -> Any:
     if spec.targets == specs.NUMBERS:
         return batch[manifests.TARGETS_FIELD]
     if spec.targets == specs.MASK:
-        pixels = tf.cast(tf.io.decode_raw(batch[manifests.TARGETS_FIELD], tf.uint8), tf.int32)
-        classes = tf.where(pixels == manifests.NO_CLASS, specs.IGNORED, pixels)
-        return tf.reshape(classes, (-1, *spec.target_shape))
+        bytes_of_masks = batch[manifests.TARGETS_FIELD]
+        pixels = tf.cast(_array(bytes_of_masks, spec.target_shape, "uint8"), tf.int32)
+        return tf.where(pixels == manifests.NO_CLASS, specs.IGNORED, pixels)
     name = manifests.LABEL if spec.targets == specs.CLASS else manifests.TARGETS_FIELD
     return tf.cast(batch[name], tf.int32)
 

@@ -86,14 +86,14 @@ def _refuse_one_host_data(job: Job, place: hosts.Place) -> None:
     from tpu_training.data.conversion import are_written
 
     if job.given is None and (job.data.startswith(BY_NAME) or _files(job.data)):
-        what, cure = f"--data={job.data}", "convert it once with `tpu-training data convert`"
+        what, cure = f"--data={job.data}", "write it once with `tpu-training data convert`"
     elif job.given is not None and are_written(job.given):
-        what, cure = "data: arrays", "write them once with tpu_training.write_data"
+        what, cure = "data: an array", "write it once with tpu_training.write_data"
     else:
         return
     raise InputError(
         f"{what}: is written to the model directory first, and this is {place}, which all would "
-        f"do; {cure}, copy that to a bucket, and pass its gs:// URL"
+        f"do; {cure} into a bucket, and pass its gs:// URL"
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -14,6 +15,7 @@ from rich.console import Console
 from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.parse import parse
+from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
@@ -242,13 +244,22 @@ def test_a_terminal_is_shown_one_look_after_another(
     assert said.index("READY") < said.index("PREEMPTED")
 
 
-def test_the_local_cloud_has_a_tpu_and_nothing_to_measure(client: Client, google: Google) -> None:
-    looks = top.Top("dev", google)
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Client]:
+    """A local cloud in which no other test has made a TPU of this name."""
+    cloud = LocalCloud(tmp_path / "home")
+    cloud.start()
+    yield Client(cloud)
+    cloud.stop()
+
+
+def test_the_local_cloud_has_a_tpu_and_nothing_to_measure(empty: Client) -> None:
+    looks = top.Top("dev", Google(empty.session))
     with pytest.raises((Missing, TpustackError)):
         looks.look()
-    make_tpu(client, TPU)
+    make_tpu(empty, TPU)
     services = f"serviceusage.googleapis.com/v1/projects/{projects.DEFAULT_PROJECT}/services"
-    client.post(f"{services}/monitoring.googleapis.com:enable", {})
+    empty.post(f"{services}/monitoring.googleapis.com:enable", {})
     seen = looks.look()
     assert [(host.state, host.duty_cycle) for host in seen.hosts] == [("READY", None)]
     assert any("the local cloud has no chips" in note for note in seen.notes)
