@@ -831,7 +831,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a disk with a name that is none",
         disks({"name": "Corpus", "sizeGib": 100}),
         'tpu.dataDisks[0].name: "Corpus" is not a valid disk name (lower-case letters, digits '
-        'and hyphens). Set one like corpus.",
+        "and hyphens). Set one like corpus.",
     ),
     (
         "a disk with a long name",

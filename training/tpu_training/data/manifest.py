@@ -205,7 +205,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 def _is_stored(encoding: str, spec: DataSpec) -> bool:
     """Return whether a spec is one that `encoding` stores."""
     leaves = [*spec.inputs, *spec.several]
-    if encoding != ENCODED and not spec.inputs:
+    if encoding == ARRAY and not spec.inputs:
         leaves.append(("", spec.shape, spec.dtype))
     if encoding == ARRAY:
         plain = DataSpec("array", spec.shape, spec.dtype, spec.classes, targets=spec.targets)
