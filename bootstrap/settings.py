@@ -11,11 +11,10 @@ from pydantic import Field, ValidationError
 from infra.deployer import READ, objects_condition, permissions_of, permissions_of_role, sweeper
 from infra.settings import StackSettings, base
 from infra.settings.base import UNSET, Problem, Section, Text
-from infra.settings.parse import load_stack_file, problem_of, stack_path
+from infra.settings.parse import PROJECT_KEY, dotted, load_stack_file, problem_of, stack_path
 from tpu_core.words import plural
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
-PROJECT_KEY: Final = "gcp:project"
 DEPLOYS: Final = "deploy"
 PREVIEWS: Final = "preview"
 OLD_VERSIONS: Final = 100
@@ -132,7 +131,7 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     if config.get(PROJECT_KEY):
         values["project"] = config[PROJECT_KEY]
     if secret := [name for name, value in values.items() if base.holds_secret(value)]:
-        raise BootstrapError(stack, [base.secret_problem(_setting(name)) for name in secret])
+        raise BootstrapError(stack, [base.secret_problem(dotted((name,))) for name in secret])
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
@@ -141,10 +140,6 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     if problems := list(_problems(settings)):
         raise BootstrapError(stack, problems)
     return settings
-
-
-def _setting(name: str) -> str:
-    return PROJECT_KEY if name == "project" else name
 
 
 def _problems(settings: BootstrapSettings) -> Iterator[Problem]:

@@ -77,7 +77,7 @@ def parse(config: Mapping[str, object], stack: str, known: Sequence[Problem] = (
             meant |= {name: value} if name in _NAMES else {}
     values = meant | values
     secret = [name for name in values if base.holds_secret(values[name])]
-    problems += [base.secret_problem(_dotted((name,))) for name in secret]
+    problems += [base.secret_problem(dotted((name,))) for name in secret]
     values = {name: value for name, value in values.items() if name not in secret}
     settings: StackSettings | None = None
     wrong: list[ErrorDetails] = []
@@ -113,7 +113,7 @@ def _dates(value: object, path: Location) -> Iterator[Problem]:
             yield from _dates(below, (*path, key))
     elif isinstance(value, datetime.date):
         why = "is a date in YAML, which Pulumi passes on in another format"
-        yield Problem(_dotted(path), value, why, "Put it in quotes")
+        yield Problem(dotted(path), value, why, "Put it in quotes")
 
 
 def _validated(values: Mapping[str, Any]) -> StackSettings:
@@ -157,7 +157,7 @@ def problem_of(error: ErrorDetails, root: type[Section]) -> Problem:
     """Return what an error of pydantic's with `root` means to the author of a stack file."""
     path = tuple(error["loc"])
     value = UNSET if error["type"] == "missing" else error["input"]
-    return Problem(_dotted(path), value, *_why_and_cure(error, path, root))
+    return Problem(dotted(path), value, *_why_and_cure(error, path, root))
 
 
 def _why_and_cure(error: ErrorDetails, path: Location, root: type[Section]) -> tuple[str, str]:
@@ -190,7 +190,8 @@ def _members(section: type[Section], found: Fields) -> str:
     return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
 
 
-def _dotted(path: Location) -> str:
+def dotted(path: Location) -> str:
+    """Return the name that a stack file has for what a path leads to."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -203,7 +204,7 @@ def _nearest(path: Location, root: type[Section]) -> str:
     names = [PROJECT_KEY if name == "project" else name for name in names]
     close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.6)
     if close:
-        return f"Did you mean {_dotted((*path[:-1], close[0]))}?"
+        return f"Did you mean {dotted((*path[:-1], close[0]))}?"
     return f"Choose from: {', '.join(names)}"
 
 
