@@ -245,11 +245,16 @@ def _leaves(features: Any, spec: specs.DataSpec) -> Any:
 def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
     """Return one of the features in its form; its `path` is for messages."""
     value = tf.ensure_shape(tf.cast(value, spec.dtype), spec.shape)
-    if not spec.dtype.is_floating:
-        return value
-    finite = tf.reduce_all(tf.math.is_finite(tf.cast(value, tf.float32)))
-    with tf.control_dependencies([tf.debugging.Assert(finite, [f"NaN or infinity in {path}"])]):
+    with tf.control_dependencies([finite(value, path)]):
         return tf.identity(value)
+
+
+def finite(value: tf.Tensor, path: str) -> Any:
+    """Return an operation that reads the value, and fails where a part of it is no number."""
+    if not value.dtype.is_floating:
+        return value
+    numbers = tf.reduce_all(tf.math.is_finite(tf.cast(value, tf.float32)))
+    return tf.debugging.Assert(numbers, [f"NaN or infinity in {path}"])
 
 
 # The look: one pass over the first epoch, or only over its first example where the function says

@@ -171,7 +171,8 @@ def _sizes_and_labels(data: data_set.DataSet, split: str) -> Any:
     def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, Any]:
         features, labels = preprocessing.parse_examples(serialised, manifest)
         if manifest.encoding == ARRAY:
-            with tf.control_dependencies([_finite(each) for each in tf.nest.flatten(features)]):
+            leaves = tf.nest.flatten(features)
+            with tf.control_dependencies([function.finite(x, "the features") for x in leaves]):
                 return tf.zeros((tf.size(serialised), 0), tf.int32), labels
         if manifest.spec.kind == "text":
             real = features != manifest.spec.padding
@@ -182,14 +183,6 @@ def _sizes_and_labels(data: data_set.DataSet, split: str) -> Any:
 
     records = data.shards(split).read_all().batch(_MEASURED_AT_ONCE)
     return records.map(measure, num_parallel_calls=tf.data.AUTOTUNE).as_numpy_iterator()
-
-
-def _finite(values: tf.Tensor) -> Any:
-    """Return an operation that reads the values, and fails where one is no number."""
-    if not values.dtype.is_floating:
-        return values
-    finite = tf.reduce_all(tf.math.is_finite(tf.cast(values, tf.float32)))
-    return tf.debugging.Assert(finite, ["NaN or infinity in the features"])
 
 
 def blame_data(
