@@ -107,12 +107,14 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     with contextlib.closing(logging.FileHandler(command.home / "requests.log")) as file:
         requests_log = logging.getLogger("localcloud.requests")
         monkeypatch.setattr(requests_log, "handlers", [file])
-        monkeypatch.setattr(requests_log, "level", logging.INFO)
+        # The method alone forgets whether earlier tests of this process were logged.
+        requests_log.setLevel(logging.INFO)
         made.start()
         known = {"pid": os.getpid(), "port": made.listener.port}
         run_file(command.home).write_text(json.dumps(known), encoding="utf-8")
         yield command
         made.stop()
+        requests_log.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
