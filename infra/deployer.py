@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from infra.catalog import Catalog
+from infra.catalog.entries import read_table
 from infra.names import names_of
 from infra.settings import EncryptionSettings, StackSettings
 from tpu_core.paths import DATA, DECLARATION, WHEELS
@@ -150,10 +148,9 @@ def sweeper() -> list[str]:
     return listed
 
 
-@lru_cache(maxsize=1)
 def _catalog() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return loaded
+    read: dict[str, Any] = read_table(_FILE)
+    return read
 
 
 def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> list[str]:

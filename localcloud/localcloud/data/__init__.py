@@ -7,9 +7,12 @@ from typing import Any
 import yaml
 
 _FOLDER = Path(__file__).parent
+# Some ten times as fast; wheels of PyYAML for a few platforms come without it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
 def load(name: str) -> Any:
     """Read `data/NAME.yaml`, once; callers must not change what they get."""
-    return yaml.safe_load((_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    text = (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=_LOADER)
