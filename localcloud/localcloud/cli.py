@@ -235,7 +235,7 @@ def forward(home: Path, seconds: float) -> None:
 @click.argument("member", required=False)
 @click.option("--clear", is_flag=True, help="Clear the list afterwards.")
 def permissions(home: Path, member: str | None, as_json: bool, clear: bool) -> None:
-    """Show which permissions calls have asked for since the start: what a least role needs.
+    """Show which permissions calls have needed since the start, for a least-privilege role.
 
     MEMBER is such as user:… or serviceAccount:…; all are shown without one.
     """
@@ -259,7 +259,7 @@ def permissions(home: Path, member: str | None, as_json: bool, clear: bool) -> N
 @click.argument("source")
 @click.argument("destination")
 def reach(home: Path, as_json: bool, source: str, destination: str) -> int:
-    """Say whether SOURCE reaches DESTINATION, and by which route and rules.
+    """Show whether SOURCE reaches DESTINATION, and by which route and rules.
 
     SOURCE is a VM, a TPU, TPU/HOST or an address; DESTINATION the same with :PORT, such as
     my-tpu/1:8470. Exit code 0: it does; 1: it does not.
@@ -282,7 +282,7 @@ def faults() -> None:
 @faults.command("list")
 @home_option
 def list_faults(home: Path) -> None:
-    """Print what is in force."""
+    """Print the faults in force."""
     settings = ask(home, "GET", "status")["settings"]
     print(json.dumps({"calls": ask(home, "GET", "faults"), **settings}, indent=2))
 

@@ -203,7 +203,7 @@ _JSON = "the output of `tpu-training compile --json`"
 @click.option("--ledger", metavar="MODEL_DIR", help="A job whose steps were measured.")
 @click.option("--step-seconds", type=click.FloatRange(1e-6, 1e6), help="The time of a step.")
 @click.option("--steps", type=_COUNT, help="How many steps the training has.")
-@click.option("--examples", type=_COUNT, help="Or examples, epochs included.")
+@click.option("--examples", type=_COUNT, help="Instead of steps: examples of all epochs.")
 @click.option(
     "--preempted-after",
     type=click.FloatRange(0.25, 1000),

@@ -42,7 +42,7 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 
 @click.command("init")
 @click.argument("name")
-@click.option("--project", help="The id of the Google Cloud project.")
+@click.option("--project", help="The ID of the Google Cloud project.")
 @click.option(
     "--zone", shell_complete=console.zones, help="Where the TPU is, for example us-central1-a."
 )
@@ -75,8 +75,8 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 )
 @click.option(
     "--backend",
-    help="Where Pulumi keeps the state: gs://BUCKET, which is made if it is not there, or file "
-    "for this machine alone. Default: what PULUMI_BACKEND_URL says.",
+    help="Where Pulumi keeps the state: gs://BUCKET, created if missing, or file for this "
+    "machine alone. Default: what PULUMI_BACKEND_URL says.",
 )
 @click.option(
     "--secrets-provider",
@@ -85,10 +85,10 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 def init_command(
     name: str, backend: str | None, secrets_provider: str | None, **options: str | None
 ) -> None:
-    """Make the stack NAME: write its settings file, choose where its state is, and make it there.
+    """Create the stack NAME: write its stack file, choose where its state is, and create it there.
 
-    Asks for what no option says. Only what the catalog allows is offered. An existing file is
-    never touched. The file is a person's own: git ignores it.
+    Prompts for what no option gives, and offers only what the catalog allows. Never changes an
+    existing file. Git ignores the file, because it belongs to one person.
     """
     # A name that can't be is refused before the first question.
     path = _path_for(name)

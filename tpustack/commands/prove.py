@@ -598,7 +598,7 @@ _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> None:
     """Ask the real Google Cloud what docs/verification.md lists as open.
 
-    It creates the zone's cheapest spot TPU VM, asks each claim, deletes the TPU VM, and writes
+    It creates the zone's cheapest spot TPU VM, tests each claim, deletes the TPU VM, and writes
     proof.json and, to standard output, a text for an issue. It first shows what that costs, and
     asks. The TPU VM is deleted before the ceiling is reached, and when the command is interrupted.
 

@@ -117,11 +117,11 @@ def _hours(ctx: click.Context, param: click.Parameter, value: str) -> Decimal:
     shell_complete=console.accelerators,
     help="A TPU such as v3-32, or the GPU V100, without a stack.",
 )
-@click.option("--region", help="Where, without a stack.")
+@click.option("--region", help="The region, without a stack.")
 @click.option(
     "--capacity",
     type=click.Choice([str(capacity) for capacity in machines.Capacity]),
-    help="How it is bought, without a stack.  [default: on-demand]",
+    help="How to buy it, without a stack.  [default: on-demand]",
 )
 @click.option("--count", type=click.IntRange(1, 100_000), help="How many.  [default: 1]")
 @console.as_json()
@@ -134,11 +134,11 @@ def cost_command(
     count: int | None,
     as_json: bool,
 ) -> None:
-    """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
+    """Show what a stack costs by the hour, day and run, as it is set, on demand and as spot.
 
-    Also what an epoch costs at least, once `tpu-training compile` was asked for the stack's job.
+    Also the least that an epoch costs, once `tpu-training compile` has compiled the stack's job.
 
-    With --accelerator-type and --region: what a TPU costs. A price that no source names is unknown.
+    With --accelerator-type and --region: what a TPU costs. A price without a source is unknown.
     """
     catalog = Catalog()
     epoch, line = None, ""

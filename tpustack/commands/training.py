@@ -21,9 +21,9 @@ from tpustack.logs.diagnosis import CAUSE, FIX, Excerpt, Finding, diagnose, erro
 def follow_command(stack: str | None, verbose: bool) -> None:
     """Follow the training of a stack, live, until it ends.
 
-    The VM's output comes from its serial port. Google shows none of a TPU VM: a trainer there is
-    followed by what it writes to the bucket. At the end it says what keeps costing, and which
-    command ends that.
+    The VM's output comes from its serial port. Google shows none of a TPU VM, so a trainer there
+    is followed by what it writes to the bucket. At the end it shows what still costs money, and
+    the command that deletes it.
     """
     from rich.console import Console
 
@@ -211,10 +211,10 @@ def _comes_later(one: Excerpt) -> bool:
 @console.stack("The stack whose job to look at.")
 @console.as_json("account")
 def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
-    """Show what a job's wall time went into, over all of its starts, machines and TPUs.
+    """Show where a job's wall time went, over all of its starts, machines and TPUs.
 
-    Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is
-    one of its queue, and without JOB its training is looked at; what the time has cost is shown,
+    Goodput is the part in steps that count; the rest is shown by its cause. With --stack, JOB is a
+    job of its queue; without JOB, the stack's own training is shown. The cost of the time is shown,
     too. MODEL_DIR is any training's directory, here or gs://…
     """
     from tpu_core import ledger as ledgers

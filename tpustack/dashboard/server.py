@@ -55,7 +55,7 @@ _PATIENCE = 1
     help="Show what is in this bucket, which is enough to read; may be given several times.",
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help="Serve on this port, not on any that is free."
+    "--port", type=click.IntRange(0, 65535), help="Serve on this port; by default on a free one."
 )
 def dashboard_command(stacks: tuple[str, ...], buckets: tuple[str, ...], port: int | None) -> None:
     """Show stacks, TPUs, jobs, goodput, cost and learning curves on one page, live.

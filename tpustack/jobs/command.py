@@ -50,7 +50,7 @@ def command() -> None:
     "--idle-stop",
     type=click.IntRange(1, 10080),
     metavar="MINUTES",
-    help="Delete the TPU once nothing has run for so long.",
+    help="Stop or delete the TPU once nothing has run for this long.",
 )
 @click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
 @console.as_json("job")
@@ -112,7 +112,7 @@ def _print_job(job: Job, queue: Queue, lines: int | None, *, as_json: bool) -> N
 
 @command.command("list", short_help="List the jobs of a stack.")
 @options.on_queue
-@click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
+@click.option("--all", "everything", is_flag=True, help="Also jobs that ended a day ago or more.")
 @console.as_json("jobs")
 def list_jobs(queue: Queue, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
@@ -133,7 +133,7 @@ def list_jobs(queue: Queue, everything: bool, as_json: bool) -> None:
 @options.on_queue
 @console.as_json("job")
 def show(queue: Queue, job: str, as_json: bool) -> None:
-    """Show what a job is and what has become of it."""
+    """Show a job, its state and its attempts."""
     _print_job(jobs.read_job(queue, job), queue, None, as_json=as_json)
 
 
@@ -143,7 +143,7 @@ def show(queue: Queue, job: str, as_json: bool) -> None:
 @click.option("--follow", "-f", is_flag=True, help="Follow until the job ends; exit with its code.")
 @console.as_json("lines, an object each,")
 def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
-    """Print what a job has written, over all of its tries: to a pipe or file as it is."""
+    """Print the output of all attempts of a job, to a pipe or file unchanged."""
     jobs.read_job(queue, job)
     pieces = jobs.follow_log(queue, job) if follow else jobs.job_log(queue, job)
     # Bytes, since a program may write any: text would lose some of them in a pipe.
@@ -159,7 +159,7 @@ def logs(queue: Queue, job: str, follow: bool, as_json: bool) -> None:
 @options.on_queue
 @console.as_json("job")
 def stop(queue: Queue, job: str, as_json: bool) -> None:
-    """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
+    """End a job: SIGTERM, and ten seconds later SIGKILL. A waiting job never runs."""
     # The runner hears of it within a second by the bell, and ends the processes then.
     found = jobs.stop_job(queue, job)
     state = found.state if found.is_over else "stopping"
@@ -172,7 +172,7 @@ def stop(queue: Queue, job: str, as_json: bool) -> None:
 @options.span_option("--timeout", "Wait no longer than this, such as 2h.")
 @console.as_json("job")
 def wait(queue: Queue, job: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until a job has ended, and end with its exit code (143: stopped, 124: timed out)."""
+    """Wait until a job has ended; exit with its exit code (143: stopped, 124: timed out)."""
     found = jobs.wait_for(queue, job, timeout)
     _print_job(found, queue, 1, as_json=as_json)
     sys.exit(found.code)
@@ -212,7 +212,7 @@ def resubmit(
 ) -> None:
     """Run a job once more, with the same files and options.
 
-    What Vertex AI runs needs --stack: its settings say as whom and where, not the job's record.
+    A job on Vertex AI needs --stack, because its settings name the account and the region.
     """
     for problem in options.name_problems(name):
         raise errors.UsageError(problem)
@@ -298,17 +298,17 @@ _PLOT = click.option(
 @_STACKS
 @_BUCKETS
 @click.option(
-    "--param", "params", multiple=True, required=True, metavar="NAME=RANGE", help="What varies."
+    "--param", "params", multiple=True, required=True, metavar="NAME=RANGE", help="What to vary."
 )
 @click.option(
     "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
 )
-@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time a queue (2).")
-@click.option("--metric", default="loss", help="The figure of the jobs that counts.")
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At once, per queue (2).")
+@click.option("--metric", default="loss", help="The metric of the jobs to optimize.")
 @click.option(
     "--goal", type=click.Choice((sweeps.MINIMIZE, sweeps.MAXIMIZE)), default=sweeps.MINIMIZE
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Seed of the search (0).")
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
 @console.as_json("trials")

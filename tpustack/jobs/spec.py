@@ -101,24 +101,24 @@ _BUDGET = click.IntRange(0, 1000)
 _FILE = click.Path(path_type=Path)
 _OPTIONS = (
     click.option("--command", "-c", help='What bash runs, such as "python main.py".'),
-    click.option("--dir", "folder", type=_FILE, help="Take this folder along."),
+    click.option("--dir", "folder", type=_FILE, help="Upload this folder."),
     click.option("--wheel", type=_FILE, help="Install this wheel."),
-    click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable; repeatable."),
-    click.option("--requirements", type=_FILE, help="Install this; with hashes, only these."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable. May be repeated."),
+    click.option("--requirements", type=_FILE, help="Install these; with hashes, no others."),
     click.option(
         "--framework",
         type=click.Choice(FRAMEWORKS),
         default="none",
-        help="Whose variables to set; tensorflow: with the machine's TensorFlow and trainer.",
+        help="Sets its variables; tensorflow adds the machine's TensorFlow and the trainer.",
     ),
     click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Higher first."),
     click.option("--after", multiple=True, metavar="JOB", help="Run once JOB has succeeded."),
-    span_option("--timeout", "End a try after so long, such as 2h."),
-    click.option("--failures", type=_BUDGET, default=0, help="Starts after failures (0)."),
-    click.option("--preemptions", type=_BUDGET, default=10, help="Starts after preemptions (10)."),
+    span_option("--timeout", "End an attempt after this time, such as 2h."),
+    click.option("--failures", type=_BUDGET, default=0, help="Restarts after failures (0)."),
+    click.option("--preemptions", type=_BUDGET, default=10, help="Restarts if preempted (10)."),
 )
 _OF_VERTEX = (
-    click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
+    click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Where."),
     click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
     IMAGE,
     click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may preempt."),

@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, also on GitHub, which has no strict build."""
+"""Links between pages lead somewhere, and tables are whole, also on GitHub: no strict build."""
 
 from __future__ import annotations
 
@@ -53,3 +53,14 @@ def test_the_readme_leads_to_every_page_in_three_clicks() -> None:
         } & set(PAGES)
         reached |= border
     assert set(PAGES) - reached == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_table_of_a_page_has_a_heading_so_no_empty_line_cuts_it(page: str) -> None:
+    lines = ["", *prose(page).splitlines(), "", ""]
+    firsts = [
+        (line, lines[number + 1])
+        for number, line in enumerate(lines)
+        if line.startswith("|") and not lines[number - 1].startswith("|")
+    ]
+    assert [first for first, second in firsts if not re.match(r"\|[ :]*-", second)] == []

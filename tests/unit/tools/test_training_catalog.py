@@ -1,8 +1,10 @@
 import training_catalog
 
 from infra.catalog import Catalog
+from tpu_training.cluster import machine
 
-CONTENT = training_catalog.content(Catalog())
+CATALOG = Catalog()
+CONTENT = training_catalog.content(CATALOG)
 
 
 def test_the_trainer_has_the_file_that_make_catalog_writes() -> None:
@@ -11,3 +13,10 @@ def test_the_trainer_has_the_file_that_make_catalog_writes() -> None:
 
 def test_the_file_says_where_to_edit_its_facts() -> None:
     assert "`make catalog`" in CONTENT.splitlines()[1]
+
+
+def test_the_trainer_finds_the_chips_of_each_generation_on_its_machine() -> None:
+    ours = {tpu.family for tpu in CATALOG.accelerators.values()}
+    ours |= {host.tpu.family for host in CATALOG.hosts.values()}
+    found = {name for names in machine.TPU_DEVICES.values() for name in names.split(" or ")}
+    assert ours <= found

@@ -19,7 +19,7 @@ from tpu_training.errors import InputError
 
 # https://github.com/jax-ml/jax/blob/167d72d/jax/_src/hardware_utils.py; gVNIC has the same vendor.
 _GOOGLE_VENDOR = "0x1ae0"
-_TPU_DEVICES = {
+TPU_DEVICES = {
     "0x0027": "v2 or v3",
     "0x005e": "v4",
     "0x0062": "v5p",
@@ -80,7 +80,7 @@ def find_machine(
 def _tpu_generations(root: Path) -> list[str]:
     generations = []
     for vendor in sorted((root / "sys/bus/pci/devices").glob("*/vendor")):
-        generation = _TPU_DEVICES.get(_read(vendor.parent / "device"))
+        generation = TPU_DEVICES.get(_read(vendor.parent / "device"))
         if generation and _read(vendor) == _GOOGLE_VENDOR:
             generations.append(generation)
     return generations
