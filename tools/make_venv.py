@@ -22,6 +22,7 @@ DEPLOY_LOCK = ROOT / "requirements-deploy.txt"
 DISTRIBUTIONS = ("core", "training", "localcloud", ".")
 # TensorFlow 2.19, the last release with full TPU support, has wheels for these.
 SUITABLE = ((3, 12), (3, 11), (3, 10))
+DEPLOYING = ((3, 13), *SUITABLE)
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
     lock = DEPLOY_LOCK if options.deploy else FULL_LOCK
     if _is_ready(venv, lock):
         return 0
-    python = find_python()
+    python = find_python(DEPLOYING if options.deploy else SUITABLE)
     if python is None:
         print(_no_python(), file=sys.stderr)
         return 1
@@ -57,16 +58,16 @@ def _is_ready(venv: Path, lock: Path) -> bool:
     return installed in {_fingerprint(lock), _fingerprint(FULL_LOCK)}
 
 
-def find_python() -> str | None:
+def find_python(suitable: tuple[tuple[int, int], ...] = SUITABLE) -> str | None:
     """Find an interpreter of a suitable version: this one, one on PATH, or one that uv knows."""
-    if sys.version_info[:2] in SUITABLE:
+    if sys.version_info[:2] in suitable:
         return sys.executable
-    names = [f"python{major}.{minor}" for major, minor in SUITABLE]
+    names = [f"python{major}.{minor}" for major, minor in suitable]
     candidates = [path for path in map(shutil.which, names) if path]
     uv = shutil.which("uv")
     if uv:
         found = subprocess.run(
-            [uv, "python", "find", "--no-python-downloads", ">=3.10,<3.13"],
+            [uv, "python", "find", "--no-python-downloads", f">=3.10,<3.{suitable[0][1] + 1}"],
             capture_output=True,
             text=True,
             check=False,

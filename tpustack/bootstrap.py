@@ -51,15 +51,8 @@ def load(stack: str, project: Path) -> BootstrapSettings:
         raise UsageError(str(error)) from None
 
 
-def bootstrap(
-    stack: str, environment: Mapping[str, str], line: Callable[[str], None]
-) -> tuple[Update, dict[str, Any]]:
-    """Create or update everything; return what that did, and the outputs.
-
-    The next run continues one that was interrupted.
-
-    Raises TpustackError while another run may be at work on the folder.
-    """
+def checked(stack: str) -> BootstrapSettings:
+    """Return the settings of a bootstrap stack whose projects can be reached. Raises UsageError."""
     settings = load(stack, root())
     try:
         rights_of(settings, root())
@@ -67,6 +60,21 @@ def bootstrap(
         raise UsageError(str(error)) from None
     for project in dict.fromkeys((settings.project, *settings.all_projects)):
         require_project(project)
+    return settings
+
+
+def bootstrap(
+    stack: str,
+    settings: BootstrapSettings,
+    environment: Mapping[str, str],
+    line: Callable[[str], None],
+) -> tuple[Update, dict[str, Any]]:
+    """Create or update everything; return what that did, and the outputs.
+
+    The next run continues one that was interrupted.
+
+    Raises TpustackError while another run may be at work on the folder.
+    """
     program, folder = root() / "bootstrap", state() / "bootstrap"
     known = {
         _PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, toolchain.PASSPHRASE),
@@ -116,13 +124,15 @@ def _has(backend: Backend, stack: str) -> bool:
     show_default=True,
     help="Its settings are bootstrap/Pulumi.STACK.yaml.",
 )
+@toolchain.needed()
 def command(stack: str) -> None:
     """Create the state bucket, the key and the identities of the pipeline.
 
     May be run again at any time; prints the values to enter in the pipeline's settings.
     """
+    settings = checked(stack)
     environment = toolchain.engine(toolchain.find())
-    update, outputs = bootstrap(stack, environment, say)
+    update, outputs = bootstrap(stack, settings, environment, say)
     click.echo(plural(update.changed, "change") if update.changed else "nothing changed")
     for name, value in sorted(outputs.items()):
         click.echo(f"{name}: {value}")

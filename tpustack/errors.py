@@ -3,12 +3,16 @@
 Everything else that is raised is a mistake of ours, and ends with a traceback.
 """
 
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from infra.settings.base import Problem
+
+# The first Python that the locked TensorFlow has no wheel for.
+_WITHOUT_TENSORFLOW = (3, 13)
 
 
 class TpustackError(Exception):
@@ -41,10 +45,13 @@ def require(*modules: str) -> None:
     """Raise TpustackError if a module is not installed that only a part of the commands needs."""
     missing = [module.partition(".")[0] for module in modules if not _is_installed(module)]
     if missing:
+        why = f"not installed in this environment: {', '.join(missing)}. "
+        if "tensorflow" in missing and sys.version_info >= _WITHOUT_TENSORFLOW:
+            have = ".".join(map(str, sys.version_info[:2]))
+            why += f"TensorFlow 2.19.1 has no wheel for Python {have}. Use Python 3.10 to 3.12. "
         raise TpustackError(
-            f"not installed in this environment: {', '.join(missing)}. In a clone of the project, "
-            "`make setup` installs everything and .venv/bin/tpustack runs with it; elsewhere "
-            "`tpu-stack[demo]` does"
+            why + "In a clone of the project, `make setup` installs everything and "
+            ".venv/bin/tpustack runs with it; elsewhere `tpu-stack[demo]` does"
         )
 
 

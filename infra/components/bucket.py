@@ -1,6 +1,8 @@
 """The bucket, the objects that the stack uploads, and the key that encrypts them."""
 
 import hashlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -10,10 +12,12 @@ from infra import apis, names
 from infra.checks import Checked, CheckedStack
 from infra.components.services import ProjectServices
 from infra.settings import EncryptionSettings, LifecycleAction, LifecycleRule
+from infra.settings.base import Problem
 from tpu_core.paths import DATA, WHEELS
 
 _DAY = 86400
 _DEFAULT_ROTATION_DAYS = 90
+_BUILD = "Build it with `tpustack wheel`"
 _KEY_ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
 
 
@@ -89,16 +93,21 @@ class Bucket(SharedBucket):
         self.deleted_with = None if kept else self.made
         # The digest is part of the wheel's path: a new build is a new object, and a machine that
         # starts with old metadata still finds the old one.
-        self.wheel_sha256 = hashlib.sha256(stack.wheel.read_bytes()).hexdigest()
+        self.wheel_sha256 = _digest(stack.wheel)
         wheel_path = f"{WHEELS}{self.wheel_sha256[:12]}/{stack.wheel.name}"
         files = {wheel_path: stack.wheel}
         files |= {f"{DATA}{path}": file for path, file in stack.data.items()}
+
+        def asset(file: Path) -> Callable[[str], pulumi.Asset]:
+            return lambda _: self._asset(file, stack)
+
         self.objects = tuple(
             gcp.storage.BucketObject(
                 "wheel" if path == wheel_path else path,
                 name=path,
                 bucket=self.made.name if self.made else stack.names.bucket,
-                source=pulumi.FileAsset(str(file)),
+                # Looked at once the bucket is there, which may take minutes.
+                source=self.name.apply(asset(file)),
                 opts=pulumi.ResourceOptions(
                     parent=self.made or self, retain_on_delete=kept, deleted_with=self.deleted_with
                 ),
@@ -106,6 +115,15 @@ class Bucket(SharedBucket):
             for path, file in files.items()
         )
         self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
+
+    def _asset(self, file: Path, stack: CheckedStack) -> pulumi.Asset:
+        """Return what is uploaded. Raises RunError if that is no longer what was checked."""
+        if file == stack.wheel and _digest(file) != self.wheel_sha256:
+            raise _lost("training.wheel", file, "changed", _BUILD)
+        if not file.is_file():
+            cure = f"Write {stack.settings.training.data} again with `tpu-training data convert`"
+            raise _lost("training.data", file, "vanished", cure)
+        return pulumi.FileAsset(str(file))
 
 
 class Encryption(pulumi.ComponentResource):
@@ -173,6 +191,19 @@ class Encryption(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, **kept),
         ).id
         return key
+
+
+def _digest(wheel: Path) -> str:
+    try:
+        return hashlib.sha256(wheel.read_bytes()).hexdigest()
+    except OSError:
+        raise _lost("training.wheel", wheel, "vanished", _BUILD) from None
+
+
+def _lost(setting: str, file: Path, how: str, cure: str) -> pulumi.RunError:
+    why = f"{how} after the program had checked it"
+    cure = f"{cure}, then run `pulumi up` again"
+    return pulumi.RunError(str(Problem(setting, str(file), why, cure)))
 
 
 def _rule(rule: LifecycleRule) -> Any:

@@ -31,6 +31,7 @@ from tpustack.engine.stack import Stack
 from tpustack.engine.toolchain import Toolchain
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
+from tpustack.project import root
 
 from .deployer import Deployer
 from .forked import forking
@@ -214,5 +215,33 @@ def deploying(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path])
     folder = tmp_path_factory.mktemp("deploying")
     pins = constraints(folder, "requirements-deploy.txt")
     made = Installed(folder, ["--constraint", pins, *wheels.values()])
+    shutil.copy(UV, made.environment / "bin")
+    return made
+
+
+NEWEST = "3.13"
+
+
+def newest_python() -> str | None:
+    """The newest Python that the commands run on: one that uv knows, or one of pyenv's."""
+    command: list[str | Path] = [UV, "python", "find", "--no-python-downloads", NEWEST]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    pyenvs = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    all_found = [found.stdout.strip(), *map(str, pyenvs.glob(f"{NEWEST}.*/bin/python3"))]
+    return next(filter(None, all_found), None)
+
+
+@pytest.fixture(scope="session")
+def newest(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
+    """What deploying takes, on the newest Python that it runs on."""
+    python = newest_python()
+    if python is None:
+        pytest.skip(f"this machine has no Python {NEWEST}")
+    folder, lock = tmp_path_factory.mktemp("newest"), root() / "requirements-deploy.txt"
+    try:
+        made = Installed(folder, ["--require-hashes", "-r", lock], python)
+    except AssertionError:
+        pytest.skip(f"uv's cache lacks packages for Python {NEWEST}")
+    made.install(["pip", "install", "--no-deps", "--python", made.python, *wheels.values()])
     shutil.copy(UV, made.environment / "bin")
     return made

@@ -32,15 +32,22 @@ class Installed:
     Args:
         folder: where all of it is made.
         arguments: what `uv pip install` gets.
+        python: another Python than that of the tests.
     """
 
-    def __init__(self, folder: Path, arguments: Sequence[str | Path]) -> None:
+    def __init__(
+        self, folder: Path, arguments: Sequence[str | Path], python: str | None = None
+    ) -> None:
         self.environment = folder / "environment"
         self.elsewhere = folder / "elsewhere"
         self.elsewhere.mkdir(parents=True)
-        venv.create(self.environment)
+        if python:
+            self.install(["venv", "--python", python, self.environment])
+        else:
+            venv.create(self.environment)
         self.install(["pip", "install", "--python", self.python, *arguments])
-        self._take_over()
+        if not python:
+            self._take_over()
 
     @property
     def python(self) -> Path:

@@ -72,6 +72,16 @@ def test_the_command_line_works_outside_a_checkout(installed: Installed) -> None
     assert "v3-8" in cost
 
 
+def test_the_command_line_runs_on_the_newest_python(newest: Installed) -> None:
+    newest.install(["pip", "check", "--python", newest.python])
+    assert "recover" in newest.output("tpustack", "--help")
+    assert newest.output("tpustack", "settings", "zone").startswith("zone  (string, required)")
+    newest.output("tpustack", "new")
+    assert newest.output("tpustack", "check", "--stack", "local").startswith("local: fine")
+    demo = newest.run("tpustack", "demo")
+    assert "TensorFlow 2.19.1 has no wheel for Python 3.13" in demo.stderr
+
+
 def test_an_installed_trainer_trains_the_digits(installed: Installed) -> None:
     installed.output("tpu-training", "data", "convert", "--source", "digits", "--output", "data")
     said = installed.output(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from infra.catalog import Catalog
 from infra.names import names_of
 from infra.settings import parse
 from tpustack import console, errors
@@ -23,7 +24,7 @@ from tpustack.cloud.google import Google
 from tpustack.engine import named, toolchain
 from tpustack.engine.backend import Backend
 from tpustack.project import build_wheel, root
-from tpustack.stacks import load, path_of
+from tpustack.stacks import check, load, path_of
 
 _STACKS = console.stack("A stack.", "the pipeline's", several=True)
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The PR stack pr-N.")
@@ -69,6 +70,7 @@ def command() -> None:
 @_POLICIES
 @_REFRESH
 @_OUTPUT
+@toolchain.needed()
 def _preview(
     base: str | None,
     stacks: tuple[str, ...],
@@ -109,6 +111,7 @@ def _preview(
 @_POLICIES
 @_REFRESH
 @_OUTPUT
+@toolchain.needed()
 def _deploy(
     stacks: tuple[str, ...],
     request: int | None,
@@ -137,6 +140,7 @@ def _deploy(
 @command.command("drift", short_help="Find manual changes.")
 @_STACKS
 @_OUTPUT
+@toolchain.needed()
 def _drift(stacks: tuple[str, ...], output: Path) -> None:
     """Detect manual changes. Writes neither the state nor the cloud."""
     chosen = _chosen(stacks, None) or list(pipeline.load_pipeline(root()).stacks)
@@ -149,6 +153,7 @@ def _drift(stacks: tuple[str, ...], output: Path) -> None:
     "--remove-orphans", is_flag=True, help="Also delete labeled resources that no state lists."
 )
 @_OUTPUT
+@toolchain.needed()
 def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     """Destroy PR stacks whose branch is gone or whose time is up.
 
@@ -173,6 +178,7 @@ def _sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 @click.option("--confirm", required=True, help="The stack's name.")
 @click.option("--delete-data", is_flag=True, help="Also delete buckets with forceDestroy.")
 @_OUTPUT
+@toolchain.needed()
 def _destroy(stack: str | None, confirm: str, delete_data: bool, output: Path) -> None:
     """Destroy a stack of the pipeline, except protected resources."""
     # The file of a PR stack is gone with its branch.
@@ -221,6 +227,9 @@ def _run(
     folder.mkdir(parents=True, exist_ok=True)
     if any(_needs_wheel(stack) for stack in built):
         build_wheel()
+    if toolchain.lacking():
+        found = (problem for stack in built for problem in check(stack, Catalog()).problems)
+        errors.refuse([*found])
     environment = toolchain.engine(toolchain.find())
     done = []
     with pipeline.restored_checkout(root()), pipeline.rules_of(root(), policies) as pack:

@@ -40,6 +40,22 @@ _MOST_SHOWN = 12
 _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_START]
 
 
+class _Capacities(click.Choice[str]):
+    """Those that are offered; of the other it says what it needs."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the choice."""
+        if value == Capacity.FLEX_START:
+            self.fail(
+                f"{value} needs tpu.queued.runHours, which this command doesn't set. Use spot, "
+                f"then set tpu.capacity: {value} and tpu.queued.runHours in the stack file "
+                "(docs/capacity.md#flex-start)",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 @click.command("init")
 @click.argument("name")
 @click.option("--project", help="The ID of the Google Cloud project.")
@@ -54,7 +70,7 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 )
 @click.option(
     "--capacity",
-    type=click.Choice([str(capacity) for capacity in _OFFERED]),
+    type=_Capacities([str(capacity) for capacity in _OFFERED]),
     help="How the TPU is bought.",
 )
 @click.option(

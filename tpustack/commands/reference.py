@@ -15,7 +15,7 @@ import click
 
 from infra import cost
 from infra.catalog import Catalog, entries
-from infra.checks.context import nearest, without_tpus
+from infra.checks.context import nearest, one_of, without_tpus
 from infra.settings import StackSettings, base, parse
 from tpu_core.words import money
 from tpustack import console, errors
@@ -330,20 +330,44 @@ def _with_hosts(catalog: Catalog) -> tuple[entries.Accelerator, ...]:
 # The commands.
 
 
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [one.path for one in all_settings() if one.path.startswith(incomplete)]
+
+
+def looked_up(name: str) -> list[Setting]:
+    """Return the setting of this name, or those of this group. Raises UsageError."""
+    settings = all_settings()
+    found = [one for one in settings if name in (one.path, one.group)]
+    if not found:
+        known = [*(one.path for one in settings), *groups()]
+        # Who knows only the last part of a name means that one.
+        ends = [path for path in known if path.lower().rpartition(".")[2] == name.lower()]
+        cure = f"Use {one_of(ends)}" if ends else nearest(name, known)
+        errors.refuse([base.Problem("NAME", name, "is no setting", cure)])
+    return found
+
+
 @click.command("settings")
+@click.argument("name", required=False, shell_complete=_names)
 @click.option("--json", "as_json", is_flag=True, help="Print the reference as JSON.")
 @click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/settings.md.")
-def settings_command(as_json: bool, as_page: bool) -> None:
-    """List every setting of a stack file: type, default, range and description."""
-    if as_json and as_page:
-        raise click.UsageError("--json and --markdown exclude each other")
+def settings_command(name: str | None, as_json: bool, as_page: bool) -> None:
+    """List every setting of a stack file: type, default, range and description.
+
+    With NAME, such as tpu.capacity or tpu: only that setting, or that group.
+    """
+    if as_page and (as_json or name):
+        raise click.UsageError(
+            f"{'--json' if as_json else 'NAME'} and --markdown exclude each other"
+        )
+    settings = looked_up(name) if name else all_settings()
     if as_json:
-        console.echo_json({"settings": [vars(setting) for setting in all_settings()]})
+        console.echo_json({"settings": [vars(setting) for setting in settings]})
     elif as_page:
         click.echo(settings_page(), nl=False)
     else:
         columns = console.columns()
-        for setting in all_settings():
+        for setting in settings:
             click.echo(cost.wrapped(f"{setting.path}  ({facts(setting)})", columns, rest="  "))
             narrow = columns and min(columns, 96)
             click.echo(cost.wrapped(setting.description, narrow, "    ", "    "))

@@ -150,7 +150,13 @@ def cost_command(
     }
     given = [name for name, value in others.items() if value is not None]
     if not given:
-        stack = named(stack)
+        try:
+            stack = named(stack)
+        except errors.TpustackError as error:
+            if stack is not None:
+                raise
+            way = "For a TPU without a stack use --accelerator-type and --region"
+            raise type(error)(f"{str(error).rstrip('.')}. {way}") from None
         # What is not built yet costs nothing; everything else should be right first.
         settings = stacks.sound(stack, catalog)
         estimate = cost.of_stack(settings, stack, catalog, hours)

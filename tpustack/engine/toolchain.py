@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from tpu_core.process import began, place
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.project import cache_folder, clone
 
 # The stack `local` holds no secret; its passphrase only satisfies the secrets provider, and the
@@ -70,12 +70,26 @@ def find() -> Toolchain:
     )
 
 
+def lacking() -> str:
+    """Return what `find` would say of a missing engine; empty if it is there, or may be built."""
+    if clone() or shutil.which("pulumi"):
+        return ""
+    return "pulumi is not on PATH. Install the Pulumi CLI (https://www.pulumi.com/docs/install/)"
+
+
+@contextlib.contextmanager
+def needed() -> Iterator[None]:
+    """Let wrong input to what runs the engine be told first, and a missing engine with it."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError("\n".join(filter(None, (str(error), lacking())))) from None
+
+
 def _users_own() -> Toolchain:
-    found = shutil.which("pulumi")
-    if found is None:
-        raise TpustackError(
-            "pulumi is not on PATH. Install the Pulumi CLI (https://www.pulumi.com/docs/install/)"
-        )
+    if missing := lacking():
+        raise TpustackError(missing)
+    found = shutil.which("pulumi") or ""
     return Toolchain(Path(found).parent, None, f"Pulumi ({found})")
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import re
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
+from pulumi.runtime import mocks as pulumi_mocks
 
 from infra.components.identity import week
 from infra.components.machine import properties_of_job
@@ -264,6 +268,52 @@ def test_the_wheel_lies_where_the_metadata_says_and_the_data_below_data(run: Run
     assert wheel.removeprefix(outputs["bucket_url"] + "/") in names
     assert "data/manifest.json" in names
     assert "data/mnist-train-00000-of-00001.tfrecord" in names
+
+
+class Meanwhile(Engine):
+    """While it makes the bucket, somebody else is at work."""
+
+    act: Callable[[], object]
+
+    def new_resource(
+        self, args: pulumi_mocks.MockResourceArgs
+    ) -> tuple[str | None, dict[str, Any]]:
+        if args.typ == "gcp:storage/bucket:Bucket":
+            self.act()
+        return super().new_resource(args)
+
+
+@pytest.fixture
+def own_loop() -> Iterator[None]:
+    """What a program that failed leaves undone must not go on in the next test."""
+    asyncio.set_event_loop(loop := asyncio.new_event_loop())
+    yield
+    loop.close()
+    asyncio.set_event_loop(asyncio.new_event_loop())
+
+
+BUILD = "Build it with `tpustack wheel`, then run `pulumi up` again."
+CONVERT = "Write .demo/data again with `tpu-training data convert`, then run `pulumi up` again."
+
+
+@pytest.mark.usefixtures("own_loop")
+@pytest.mark.parametrize(
+    ("setting", "path", "content", "what", "cure"),
+    [
+        ("wheel", "dist/tpu_stack_training-0.1.0-py3-none-any.whl", None, "vanished", BUILD),
+        ("wheel", "dist/tpu_stack_training-0.1.0-py3-none-any.whl", b"new", "changed", BUILD),
+        ("data", ".demo/data/manifest.json", None, "vanished", CONVERT),
+    ],
+)
+def test_a_file_that_is_not_what_was_checked_ends_the_update_with_one_message(
+    run: Run, root: Path, setting: str, path: str, content: bytes | None, what: str, cure: str
+) -> None:
+    file, engine = root / path, Meanwhile()
+    engine.act = lambda: file.write_bytes(content) if content else file.unlink()
+    with pytest.raises(pulumi.RunError) as refused:
+        run(config(training={"data": ".demo/data"}), engine=engine)
+    why = f"{what} after the program had checked it"
+    assert str(refused.value) == f'training.{setting}: "{file}" {why}. {cure}'
 
 
 def test_the_bucket_is_private_and_in_the_region_of_the_tpu(run: Run) -> None:

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import make_venv
 import pytest
+from packaging.requirements import Requirement
 
 from tests.patience import until
 from tests.watch import asked_hosts
@@ -94,3 +96,25 @@ def test_make_setup_asks_only_the_configured_index(
     monkeypatch.setattr(make_venv, "_run", try_out)
     make_venv._install(sys.executable, tmp_path, make_venv.FULL_LOCK)
     assert asked == {"pip": {"index.invalid"}, "uv": {"index.invalid"}}
+
+
+def test_the_newest_python_is_taken_for_deploying_and_not_for_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert make_venv.find_python(make_venv.DEPLOYING) == sys.executable
+    assert make_venv.find_python() is None
+
+
+@pytest.mark.parametrize("lock", ["requirements-deploy.txt", "infra/template/requirements.txt"])
+def test_each_python_that_the_commands_run_on_gets_all_that_is_locked(lock: str) -> None:
+    project = (make_venv.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    ((oldest, after),) = re.findall(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', project)
+    text = (make_venv.ROOT / lock).read_text(encoding="utf-8")
+    pinned = [Requirement(line) for line in re.findall(r"^(\w.*?) \\$", text, re.MULTILINE)]
+    for minor in range(int(oldest), int(after)):
+        here = {"python_full_version": f"3.{minor}.0", "sys_platform": "linux"}
+        got = {each.name for each in pinned if each.marker and each.marker.evaluate(here)}
+        # Its classes are Python's own from 3.11 on.
+        assert {each.name for each in pinned} - got <= {"exceptiongroup"}, minor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tpustack.conftest import recovery_of
+from tests.unit.tpustack.conftest import Run, recovery_of
 from tpustack import bootstrap
+from tpustack.engine import toolchain
 from tpustack.errors import TpustackError
 from tpustack.recovery.locks import Lock, LockedError
 
 LOCK = Lock("file:///state/locks/1.json", "ada", "laptop", 42, datetime.now(timezone.utc))
-Run = Callable[[], Any]
 
 
 class Here:
@@ -52,23 +51,20 @@ class Here:
         """Nothing is kept."""
 
 
-def run(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
+def started(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     (tmp_path / "bootstrap").mkdir()
     elsewhere = SimpleNamespace(select=lambda name: here)
     there = SimpleNamespace(
         elsewhere=lambda folder: elsewhere, stacks=lambda: {"pipeline"}, stack=lambda name: None
     )
-    settings = SimpleNamespace(project="p", all_projects=(), bucket="b")
+    settings: Any = SimpleNamespace(bucket="b")
     for name, value in {
-        "load": lambda stack, project: settings,
-        "rights_of": lambda of, at: {},
-        "require_project": lambda project: None,
         "root": lambda: tmp_path,
         "state": lambda: tmp_path,
         "Backend": lambda environment, program: there,
     }.items():
         monkeypatch.setattr(bootstrap, name, value)
-    return bootstrap.bootstrap("pipeline", {}, print)
+    return bootstrap.bootstrap("pipeline", settings, {}, print)
 
 
 def test_bootstrap_refuses_while_another_may_run_and_names_its_lock(
@@ -78,13 +74,25 @@ def test_bootstrap_refuses_while_another_may_run_and_names_its_lock(
     with pytest.raises(
         TpustackError, match=r"ada@laptop \(process 42\).*delete file:///state/locks/1"
     ):
-        run(here, monkeypatch, tmp_path)
+        started(here, monkeypatch, tmp_path)
     assert (here.locked, here.began) == (True, False)
+
+
+def test_wrong_settings_are_told_before_a_missing_engine_and_with_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "clone", lambda: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = run("bootstrap", "--stack", "nosuch")
+    assert done.code == 2
+    wrong, missing = done.err.splitlines()
+    assert wrong == "error: bootstrap/ has no Pulumi.nosuch.yaml. Available: pipeline"
+    assert missing.startswith("pulumi is not on PATH. Install the Pulumi CLI")
 
 
 def test_bootstrap_continues_after_a_dead_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = Here(dead=True)
-    assert run(here, monkeypatch, tmp_path) == ("updated", {"bucket": "b"})
+    assert started(here, monkeypatch, tmp_path) == ("updated", {"bucket": "b"})
     assert (here.locked, here.began) == (False, True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tpustack.engine import toolchain
+
 from .conftest import Run
 
 
@@ -45,6 +47,17 @@ def test_the_table_of_large_models_comes_out_to_the_cent(
     assert done.code == 0
     total = next(line for line in done.out.splitlines() if line.startswith("Total"))
     assert total.split()[3] == cost, model
+
+
+def test_without_a_stack_the_way_to_the_price_of_a_tpu_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "clone", lambda: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = run("cost")
+    assert done.code == 1
+    assert "pulumi is not on PATH" in done.err
+    assert "For a TPU without a stack use --accelerator-type and --region" in done.err
 
 
 def test_a_machine_type_with_a_tpu_has_a_price_without_a_stack(run: Run) -> None:

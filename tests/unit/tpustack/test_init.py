@@ -54,6 +54,13 @@ def config_of(project: Path, stack: str) -> dict[str, object]:
     return config
 
 
+def test_the_capacity_that_needs_one_more_setting_says_which(project: Path, run: Run) -> None:
+    done = run("init", "mine", *TOLD[:-1], "flex-start", *HOME)
+    assert done.code == 2
+    assert "flex-start needs tpu.queued.runHours, which this command doesn't set" in done.err
+    assert not (project / "stacks" / "Pulumi.mine.yaml").exists()
+
+
 def test_options_alone_make_a_stack_that_passes_the_check(
     project: Path, run: Run, pulumi: Pulumi
 ) -> None:

@@ -129,6 +129,32 @@ def test_json_has_every_setting_with_the_same_fields(run: Run) -> None:
         }
 
 
+def test_one_setting_or_one_group_is_looked_up_by_its_name(run: Run) -> None:
+    first, *description = run("settings", "tpu.capacity").out.splitlines()
+    assert first.startswith("tpu.capacity  (string, one of on-demand, spot, ")
+    assert description
+    (setting,) = json.loads(run("settings", "zone", "--json").out)["settings"]
+    assert (setting["path"], setting["required"]) == ("zone", True)
+    group = json.loads(run("settings", "vm", "--json").out)["settings"]
+    assert [one["path"] for one in group] == [s.path for s in all_settings() if s.group == "vm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("tpu.capasity", "Use tpu.capacity"),
+        ("acceleratortype", "Use tpu.acceleratorType"),
+        ("bukkit", "Use bucket"),
+    ],
+)
+def test_an_unknown_setting_is_answered_with_the_nearest_names(
+    name: str, cure: str, run: Run
+) -> None:
+    done = run("settings", name)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f'error: NAME: "{name}" is no setting. {cure}')
+
+
 def test_two_forms_at_once_are_refused(run: Run) -> None:
     done = run("settings", "--json", "--markdown")
     assert done.code == 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.tpustack.conftest import Run
+from tpustack.engine import toolchain
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,29 @@ def test_problems_of_settings_are_reported_before_the_engine_runs(
     assert done.code == 2
     assert why in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "backend", "why"),
+    [
+        (["preview"], "", "PULUMI_BACKEND_URL is not set"),
+        (["preview", "--stack", "nosuch"], "file:///tmp", "has no file Pulumi.nosuch.yaml"),
+        (["deploy", "--request", "7"], "", "use --request and --branch together"),
+    ],
+)
+def test_a_missing_engine_is_told_after_what_is_wrong_and_with_it(
+    arguments: list[str],
+    backend: str,
+    why: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", backend)
+    monkeypatch.setattr(toolchain, "clone", lambda: None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = run("ci", *arguments, "--output", str(tmp_path))
+    assert done.code == 2
+    wrong, missing = done.err.splitlines()
+    assert why in wrong
+    assert missing.startswith("pulumi is not on PATH")

@@ -134,7 +134,7 @@ def nothing_is_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at = "tpustack.ci.command"
     monkeypatch.setattr(f"{at}.root", lambda: project)
     monkeypatch.setattr(f"{at}.Backend", NoBackend)
-    monkeypatch.setattr(f"{at}.toolchain", SimpleNamespace(find=dict, engine=dict))
+    monkeypatch.setattr(f"{at}.toolchain", SimpleNamespace(lacking=str, find=dict, engine=dict))
     monkeypatch.setattr(f"{at}.build_wheel", lambda: None)
     monkeypatch.setattr(f"{at}.pipeline.remote_branches", lambda *_: {"main"})
     monkeypatch.setattr("tpustack.ci.sweep.sweep_orphans", lambda *_, **__: [])
