@@ -18,7 +18,9 @@ from tpu_agent.jobs.environment import Environment, SetupError, is_pinned, kept_
 from tpu_agent.jobs.kept import FREE, MOST, Kept, being_built
 from tpu_agent.jobs.queue import Spec
 from tpu_core.contract import Environment as Variables
+from tpustack.jobs.job import job_log
 
+from .conftest import Site, submitted
 from .memory import Bucket, Clock, MemoryStore
 
 DAY = 86400.0
@@ -159,6 +161,21 @@ def test_a_wheel_of_ones_own_goes_into_the_attempts_environment(
     how, said = real.attempt("d-1", spec)
     assert how.startswith("kept ")
     assert said == "demo 3.0\n"
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_on_a_machine_the_log_of_each_attempt_says_how_it_got_its_environment(
+    site: Site, one: Path
+) -> None:
+    command = "demo; test $JOB_TRY = 2"
+    submitted(site, "twice", command, requirements=pinned(one), failures=1)
+    site.boot()
+    assert len(site.ends("twice", "succeeded").tries) == 2
+    first, said, second, again = b"".join(job_log(site.queue, "twice")).decode().splitlines()
+    assert first.startswith("tpu-stack: environment built in ")
+    assert second.startswith("tpu-stack: kept environment ")
+    assert said == again == "demo 1.0"
 
 
 def test_other_requirements_are_another_environment(machine: Machine, one: Path) -> None:
