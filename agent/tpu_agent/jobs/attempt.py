@@ -380,10 +380,13 @@ class Supervisor:
     def run(self) -> Outcome:
         """Make the environment, run the command; return how it ended."""
         folder = self._attempt.folder
-        environment = Environment(folder, self._spec, self._content, self._call, self._who.own)
+        environment = Environment(
+            folder, self._spec, self._content, self._call, self._who.own, self._who.take
+        )
         try:
             self._who.enter(self._check)
-            environment.make(self._store)
+            if how := environment.make(self._store):
+                say(how)
             if self._spec.timeout is not None:
                 self._deadline = now() + self._spec.timeout
             variables = environment.variables()

@@ -1,18 +1,26 @@
-"""The environment of one attempt: its files, a Python environment of its own, its variables."""
+"""The environment of one attempt: its files, its Python environment, its variables.
+
+Each attempt has a Python environment of its own. Where hashes decide what is in it, it is a thin
+one over one that the machine keeps (kept.py): a job's `pip install` changes its own.
+"""
 
 import gzip
 import hashlib
 import json
 import os
 import posixpath
+import re
 import subprocess
 import tarfile
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tpu_agent.jobs.kept import Kept, being_built
 from tpu_agent.jobs.queue import Job, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -20,9 +28,40 @@ from tpu_core.contract import Environment as Variables
 from tpu_core.contract import Port
 
 _HASH = "--hash="
+# What a line of a pinned file may begin with: nothing reads a file that another job lacks.
+_OPTION = re.compile(
+    r"--hash=|-(i|f|-(extra-)?index-url|-find-links)[ =]+https://"
+    r"|--(only-binary|no-binary|prefer-binary|require-hashes|pre)\b"
+)
 _WRITE = "import os, sys; p = sys.argv[1]; open(p, 'w').write(sys.argv[2]); os.chmod(p, 0o755)"
 _TRAINER = '#!/bin/sh\nexec python -m tpu_training "$@"\n'
-_PATHS = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith('-packages')]))"
+_PYTHON = """
+import json, sys, sysconfig
+paths = [path for path in sys.path if path.endswith("-packages")]
+about = [sys.version, sys.executable, sys.implementation.cache_tag, sysconfig.get_platform()]
+print(json.dumps([paths, about]))
+"""
+_PIP = ("-I", "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+_BUILT = "environment built in {:.0f} s, and kept"
+_ALONE = (
+    "environment built in {:.0f} s, for this attempt alone: only requirements with hashes are kept"
+)
+# A job's own environment over a kept one: it has the programs, and finds the packages there.
+_OVER = "\n".join(
+    (
+        "import os, pathlib, shutil, sys",
+        "kept, built, own = map(pathlib.Path, sys.argv[1:])",
+        "packages = next(kept.glob('lib/python*/site-packages'))",
+        "skip = lambda at, names: names if at == str(packages) else ()",
+        "shutil.copytree(kept, own, symlinks=True, ignore=skip, dirs_exist_ok=True)",
+        "for path in (own / 'bin').iterdir():",
+        "    if path.is_file() and not path.is_symlink():",
+        "        was, now = (os.fsencode(f'{one}/') for one in (built, own))",
+        "        path.write_bytes(path.read_bytes().replace(was, now))",
+        "line = f'import site; site.addsitedir({str(packages)!r})'",
+        "(own / packages.relative_to(kept) / 'tpu-stack-kept.pth').write_text(line)",
+    )
+)
 
 
 class SetupError(Exception):
@@ -40,6 +79,7 @@ class Environment:
         call: runs a command with further variables, and returns its exit code.
         own: gives the job folders. From then on its commands alone change them: it may have put
             links there.
+        take: takes a folder back, which the job may read from then on.
     """
 
     def __init__(
@@ -49,30 +89,35 @@ class Environment:
         content: Mapping[str, Any],
         call: Callable[[Sequence[str], Mapping[str, str]], int],
         own: Callable[[Iterable[Path]], None],
+        take: Callable[[Path], None],
     ) -> None:
-        self._own = own
+        self._own, self._take = own, take
         self._folder, self._spec, self._content, self._call = folder, spec, content, call
         self._work, self._venv = folder / "work", folder / "venv"
+        self._kept: Kept | None = None
+        self._sees = spec.framework == "tensorflow" or bool(content.get("sees_packages"))
         self.artifacts = folder / "artifacts"
 
-    def make(self, store: Bucket) -> None:
-        """Make it. Raises SetupError, Harmful or GoogleError."""
+    def make(self, store: Bucket) -> str:
+        """Make it; return how, if it has packages. Raises SetupError, Harmful or GoogleError."""
         folders = (self._work, self.artifacts, self._venv, self._folder / "home")
         for path in folders:
             path.mkdir(exist_ok=True)
         wheel = self._fetch(store)
-        needed = [*([str(wheel)] if wheel else []), *self._requirements()]
+        needed, begun = self._requirements(), time.monotonic()
         # By /dev/stderr a job opens its log again.
         self._own((*folders, self._folder / "log"))
-        self._make_venv(with_pip=bool(needed))
-        sees = self._spec.framework == "tensorflow" or self._content.get("sees_packages")
-        if sees:
-            self._see(self._machines())
-        if needed:
-            self._install(needed)
-        if not sees:
+        how = self._keep(needed) if is_pinned(self._spec.requirements) else ""
+        if not how:
+            self._build(self._venv, needed, with_pip=bool(needed or wheel))
+            how = _ALONE
+        if wheel:
+            # A wheel of the person's own has no hash in their lock file.
+            self._install(self._venv, [str(wheel)])
+        if not self._sees:
             # After pip, which would miss what the trainer in the same folder needs.
-            self._see([])
+            self._see(self._venv, [])
+        return how.format(time.monotonic() - begun) if needed or wheel else ""
 
     def variables(self) -> dict[str, str]:
         """Return the variables of the job's processes."""
@@ -106,37 +151,66 @@ class Environment:
         hashes = ["--require-hashes"] if _HASH in self._spec.requirements else []
         return [*hashes, "--requirement", str(path)]
 
-    def _make_venv(self, *, with_pip: bool) -> None:
+    def _keep(self, needed: Sequence[str]) -> str:
+        """Make it over a kept environment; return how, or nothing if there can be none."""
+        key = self._key()
+        # As long as this object, nothing removes it.
+        self._kept = Kept(kept_folder(self._folder.parent))
+        kept, how = self._kept.find(key), f"kept environment {key}"
+        if kept is None:
+            kept, how = self._kept.build(key, partial(self._fill, needed)), _BUILT
+        if kept is None:
+            return ""
+        over = (self._python(), "-I", "-c", _OVER, kept, being_built(kept), self._venv)
+        if self._call(list(map(str, over)), {}) != 0:
+            raise SetupError(f"the kept environment {kept} can't be used: see its log")
+        return how
+
+    def _key(self) -> str:
+        """Return the digest of all that decides what a kept environment has."""
+        folders, about = self._about()
+        seen = [*folders, *_packages()] if self._sees else []
+        # Names and releases: pip installs nothing that is there already.
+        there = [sorted(path.name for path in Path(one).glob("*-info")) for one in seen]
+        all_of_it = [self._spec.requirements, _PIP, about, seen, there]
+        return hashlib.sha256(json.dumps(all_of_it).encode()).hexdigest()[:32]
+
+    def _fill(self, needed: Sequence[str], folder: Path) -> None:
+        self._own([folder])
+        self._build(folder, needed, with_pip=True)
+        self._take(folder)
+
+    def _build(self, venv: Path, needed: Sequence[str], *, with_pip: bool) -> None:
         # -I: neither variables nor the folder that this runs in may add modules to it.
-        command = [self._python(), "-I", "-m", "venv", "--clear", str(self._venv)]
+        command = [self._python(), "-I", "-m", "venv", "--clear", str(venv)]
         if self._call(command if with_pip else [*command, "--without-pip"], {}) != 0:
             raise SetupError("the Python environment could not be created")
-
-    def _install(self, needed: Sequence[str]) -> None:
-        pip = [str(self._venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-        # A wheel of the person's own has no hash in their lock file.
-        wheels = [one for one in needed if one.endswith(".whl")]
-        rest = [one for one in needed if one not in wheels]
+        if self._sees:
+            # With a command for the trainer.
+            self._write(venv / "bin" / "tpu-training", _TRAINER)
+            self._see(venv, self._about()[0])
         # pip fails without anything to install.
-        for arguments in filter(None, (rest, wheels)):
-            if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
-                raise SetupError("its requirements can't be installed: see its log")
+        if needed:
+            self._install(venv, needed)
 
-    def _machines(self) -> list[str]:
-        """Return where the machine's packages are, with a command for the trainer."""
+    def _install(self, venv: Path, needed: Sequence[str]) -> None:
+        if self._call([str(venv / "bin" / "python"), *_PIP, *needed], {}) != 0:
+            raise SetupError("its requirements can't be installed: see its log")
+
+    def _about(self) -> tuple[list[str], list[str]]:
+        """Return where the machine's Python has its packages, and which Python it is."""
         asked = subprocess.run(
-            [self._python(), "-c", _PATHS], capture_output=True, text=True, check=False
+            [self._python(), "-c", _PYTHON], capture_output=True, text=True, check=False
         )
         if asked.returncode != 0:
-            raise SetupError("the VM's TensorFlow can't be found")
-        self._write(self._venv / "bin" / "tpu-training", _TRAINER)
-        return list(json.loads(asked.stdout))
+            raise SetupError(f"the VM's Python {self._python()} can't be run: {asked.stderr}")
+        found, about = json.loads(asked.stdout)
+        return found, about
 
-    def _see(self, folders: Sequence[str]) -> None:
-        """Let the environment find the packages in these folders, `tpu_core` and the trainer."""
-        found = [*folders, *filter(None, [os.environ.get(Variables.PACKAGES)])]
-        lines = [f"import site; site.addsitedir({path!r})\n" for path in found]
-        for packages in self._venv.glob("lib/python*/site-packages") if lines else ():
+    def _see(self, venv: Path, folders: Sequence[str]) -> None:
+        """Let an environment find the packages in these folders, `tpu_core` and the trainer."""
+        lines = [f"import site; site.addsitedir({path!r})\n" for path in (*folders, *_packages())]
+        for packages in venv.glob("lib/python*/site-packages") if lines else ():
             self._write(packages / "tpu-stack.pth", "".join(lines))
 
     def _write(self, path: Path, text: str) -> None:
@@ -147,6 +221,27 @@ class Environment:
     @staticmethod
     def _python() -> str:
         return os.environ.get(Variables.PYTHON) or "python3"
+
+
+def kept_folder(attempts: Path) -> Path:
+    """Return where the environments for the attempts in a folder are kept."""
+    return attempts / "environments"
+
+
+def is_pinned(requirements: str) -> bool:
+    """Return whether the hashes in a requirements file decide all that pip installs for it.
+
+    pip itself refuses a file with hashes in which a package has none.
+    """
+    lines = (line.strip() for line in requirements.splitlines())
+    return _HASH in requirements and all(
+        _OPTION.match(line) for line in lines if line.startswith("-")
+    )
+
+
+def _packages() -> list[str]:
+    """Return where `tpu_core` and the trainer are, if they are anywhere."""
+    return list(filter(None, [os.environ.get(Variables.PACKAGES)]))
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,13 @@ class Identity:
         if self._metadata:
             _must(["chown", "--recursive", "--no-dereference", f"{USER}:", *map(str, paths)])
 
+    def take(self, path: Path) -> None:
+        """Take a folder back from the user, who reads it from then on and never changes it."""
+        if self._metadata:
+            # The first also ends what set-user-ID means.
+            _must(["chown", "--recursive", "--no-dereference", "0:0", str(path)])
+            _must(["chmod", "--recursive", "u+rw,go-w,a+rX", str(path)])
+
     def command(self, command: Sequence[str]) -> list[str]:
         """Return what runs a command as the user, who never becomes another."""
         who = (f"--reuid={USER}", f"--regid={USER}", "--init-groups", "--no-new-privs")

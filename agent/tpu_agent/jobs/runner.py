@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tpu_agent.jobs import hosts, queue
 from tpu_agent.jobs.attempt import Attempt, Shipping, why_full
-from tpu_agent.jobs.environment import Tpu, content_of
+from tpu_agent.jobs.environment import Tpu, content_of, kept_folder
+from tpu_agent.jobs.kept import Kept
 from tpu_agent.jobs.queue import FAILED, QUEUED, RUNNING, SUCCEEDED, Job, Outcome, Queue
 from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
@@ -157,7 +158,10 @@ class Runner:
 
     def _begin(self, name: str) -> bool:
         """Start a job; return False if it can't be started and the next one may."""
-        full = why_full(self._folder)
+        if full := why_full(self._folder):
+            # What could be built again is not what jobs wait for.
+            Kept(kept_folder(self._folder)).trim()
+            full = why_full(self._folder)
         tpu = None if full else self._tpus.ready()
         if tpu is None:
             self._say_once(f"{name} waits: {full or self._tpus.why_not}")

@@ -32,7 +32,7 @@ ip address add 169.254.169.254/32 dev lo
 exec "$2" -c "$3"
 """
 INSIDE = """
-import json, subprocess, threading, time
+import json, os, shutil, subprocess, tempfile, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from tpu_agent.jobs.identity import USER, Identity, kill_all
 from tpu_agent.jobs.identity import JobMetadata
@@ -65,12 +65,28 @@ until = time.monotonic() + 30
 while subprocess.run(["pgrep", "-u", USER], stdout=subprocess.DEVNULL).returncode:
     assert time.monotonic() < until
 kill_all()
+
+top, before = tempfile.mkdtemp(), os.stat("/etc/shadow").st_mode
+os.chmod(top, 0o755)
+os.mkdir(f"{top}/kept")
+who.own([f"{top}/kept"])
+said("sh", "-c", f"cd {top}/kept && cp /bin/true run && mkdir -m 700 own && "
+     "ln -s /etc/shadow link && chmod 4777 run .")
+who.take(f"{top}/kept")
+changes = "touch new own/new; echo >run; rm -rf own run; chmod 777 run"
+kept = said("sh", "-c", f"cd {top}/kept && ls own && ./run && {changes}; ls").split()
+mode = oct(os.stat(f"{top}/kept/run").st_mode)
+shadow = os.stat("/etc/shadow").st_mode == before
+shutil.rmtree(top)
 print(json.dumps({
     "root": [told(80), told(443)],
     "job": [json.loads(told(80, who.command))["access_token"], told(443, who.command)],
     "who": said("id", "--name", "--user", ),
     "groups": said("id", "--name", "--groups"),
     "shadow": said("cat", "/etc/shadow"),
+    "kept": kept,
+    "mode": mode,
+    "shadow's": shadow,
     "sleeper": sleeper.wait(10),
 }))
 """
@@ -88,5 +104,9 @@ def test_the_user_gets_the_jobs_token_and_neither_the_machines_nor_root(tmp_path
         "who": "tpu-job",
         "groups": "tpu-job",
         "shadow": "",
+        # What the agent takes back, the user reads and never changes.
+        "kept": ["link", "own", "run"],
+        "mode": "0o100755",
+        "shadow's": True,
         "sleeper": -9,
     }

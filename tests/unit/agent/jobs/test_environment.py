@@ -29,7 +29,7 @@ def call(command: Sequence[str], variables: Mapping[str, str]) -> int:
 def said(folder: Path, spec: Spec) -> tuple[str, str]:
     """What a job writes to its two outputs, in an environment that is made for it."""
     folder.mkdir()
-    environment = Environment(folder, spec, {"variables": {}}, call, lambda _: None)
+    environment = Environment(folder, spec, {"variables": {}}, call, lambda _: None, lambda _: None)
     environment.make(MemoryStore(Bucket(Clock())))
     done = subprocess.run(
         ["/bin/bash", "-c", spec.command],

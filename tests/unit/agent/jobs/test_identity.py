@@ -247,3 +247,16 @@ def test_commands_of_a_job_can_not_become_another_user(monkeypatch: pytest.Monke
     command = identity().command(["true"])
     assert command[0] == "setpriv"
     assert {"--reuid=tpu-job", "--regid=tpu-job", "--no-new-privs"} <= set(command)
+
+
+def test_what_is_taken_back_is_no_jobs_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = commands(monkeypatch)
+    Identity().take(tmp_path)
+    assert not ran
+    identity().take(tmp_path)
+    assert [(command[0], command[-2:]) for command in ran] == [
+        ("chown", ["0:0", str(tmp_path)]),
+        ("chmod", ["u+rw,go-w,a+rX", str(tmp_path)]),
+    ]
