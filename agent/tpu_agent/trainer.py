@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
-from tpu_agent.jobs.hosts import failure
+from tpu_agent.jobs.hosts import LOST_HOST, failure
 from tpu_agent.jobs.queue import Outcome
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -30,6 +30,8 @@ _LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
 # After a resume the heartbeat is stale at first.
 _HUNG_LOOKS = 60
 _FAILURE_LOOK = 5.0
+# A host writes how it has ended a moment later than the others miss it.
+_NEWS = 10.0
 GRACE = 80.0
 """A preempted VM has 30 seconds, the trainer ends itself after 25; systemd kills after 90."""
 
@@ -182,6 +184,7 @@ class Trainer:
         self._record = read_record(folder / "record.json")
         self._late = 0
         self._kill_at: float | None = None
+        self._news_until: float | None = None
         self._said = ""
         self.running = self._child.running()
         """Whether it ran at the last look."""
@@ -207,8 +210,7 @@ class Trainer:
     def _next(self) -> float:
         record, now = self._record, self._around.now()
         if record.number > record.handled:
-            self._ended()
-            return 0.0
+            return self._ended()
         order = None if record.over else self._child.order()
         if order is None:
             return _LOOK if not record.number else _IDLE
@@ -232,7 +234,7 @@ class Trainer:
         record.number += 1
         record.waiting, record.oom_kills = False, self._around.oom_kills()
         self._save()
-        self._late, self._kill_at, self._said = 0, None, ""
+        self._late, self._kill_at, self._news_until, self._said = 0, None, None, ""
         self.running = self._child.begin(record.number, order, more, arguments)
 
     def _watch(self) -> None:
@@ -269,18 +271,24 @@ class Trainer:
             self._say_once(f"the other hosts can't be asked: {error}")
             return None
 
-    def _ended(self) -> None:
-        """Deal with an end, once."""
+    def _ended(self) -> float:
+        """Deal with an end, once; return after how many seconds to look again."""
         record, others = self._record, self._around.others
+        ended = self._child.ended(record.number)
+        outcome = self._outcome(ended.code) if ended else None
+        if outcome and outcome[1] == LOST_HOST:
+            self._news_until = self._news_until or time.monotonic() + _NEWS
+            if time.monotonic() < self._news_until:
+                return _LOOK
         if others is not None:
             others.end(record.on_all_hosts)
-        ended = self._child.ended(record.number)
-        if ended is not None:
-            code, cause, text = self._outcome(ended.code)
+        if outcome:
+            code, cause, text = outcome
             tpu = TpuState(None) if code in (0, 2, 75) else self._tpu()
             self._act(code, tpu.ending or self._judge(code, cause), tpu.said or text)
         record.handled = record.number
         self._save()
+        return 0.0
 
     def _outcome(self, code: int) -> tuple[int, str, str]:
         """Return the exit code, the cause and the message: those of the host that failed first.
@@ -290,7 +298,10 @@ class Trainer:
         known, cause, message = self._child.outcome(code)
         if self._record.hung == self._record.number:
             return known, "hung", message
-        if known in (_DONE, _WRONG_INPUT) or cause or not (failed := self._elsewhere(soon=True)):
+        if known in (_DONE, _WRONG_INPUT) or cause not in ("", LOST_HOST):
+            return known, cause, message
+        failed = self._elsewhere(soon=True)
+        if failed is None or failed.why == LOST_HOST:
             return known, cause, message
         cause = "" if failed.why == "exited" else failed.why
         return known if failed.code is None else failed.code, cause, failed.said

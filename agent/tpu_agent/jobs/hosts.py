@@ -28,6 +28,8 @@ _SILENCE = 600.0
 _RUNS = "runs"
 STILL = records.stamped(vars(Outcome(_RUNS)))
 """What a host reports of an attempt that runs there."""
+LOST_HOST = "lost-host"
+"""Cause of a trainer that ended because another host's has (training/tpu_training/cluster)."""
 
 _T = TypeVar("_T")
 
@@ -73,6 +75,8 @@ def announce(store: Bucket, tpu: str, job: Job) -> None:
 def failure(store: Bucket, folder: str, hosts: int, followed: float) -> Outcome | None:
     """Return how an attempt failed on another host, if it did. Raises GoogleError.
 
+    A host that only lost another one is the answer where no other is.
+
     Args:
         store: the bucket.
         folder: where the other hosts report of it.
@@ -80,6 +84,7 @@ def failure(store: Bucket, folder: str, hosts: int, followed: float) -> Outcome 
         followed: for how many seconds this has been asked.
     """
     reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
+    found = None
     for host in range(1, hosts):
         report = reports.get(f"{host}.json")
         reported = _told(Outcome, report)
@@ -88,9 +93,11 @@ def failure(store: Bucket, folder: str, hosts: int, followed: float) -> Outcome 
             _failed(reported) if reported and reported.why != _RUNS else _lost(reported, silence)
         )
         if outcome is not None:
-            text = f"host {host} of the TPU: {outcome.said}"
-            return Outcome(outcome.why, outcome.code, text)
-    return None
+            failed = replace(outcome, said=f"host {host} of the TPU: {outcome.said}")
+            if failed.why != LOST_HOST:
+                return failed
+            found = found or failed
+    return found
 
 
 def _told(kind: type[_T], item: Item | None) -> _T | None:
