@@ -171,6 +171,15 @@ def test_what_another_host_says_of_its_end_decides_what_becomes_of_the_training(
     assert not hosts.trainer.running
 
 
+def test_an_end_is_told_that_is_longer_than_metadata_may_be(hosts: Slice) -> None:
+    told = {"exitCode": 2, "cause": "input", "message": f"no file \udcff{'x' * 9000}"}
+    (hosts.folders[1] / "told").write_text(json.dumps(told))
+    hosts.order(TRAINS, 'cp told "$TPU_TRAINING_OUTCOME"; exit 2')
+    hosts.until(lambda: bool(hosts.told))
+    assert "host 1 of the TPU: no file \\udcffx" in hosts.told[0]
+    assert len(hosts.told[0]) < 400
+
+
 def test_a_cause_that_worker_0_knows_itself_counts_before_the_others(hosts: Slice) -> None:
     both = OUTCOME.format(1, "{}") + "; exit 1"
     hosts.order(both.replace("{}", "loss-diverged"), both.replace("{}", "unreachable"))
