@@ -92,9 +92,9 @@ class Follower:
             self._report()
         elif wanted not in (0, self._current) and (order := self._process.order()):
             more, arguments = self._world.environment(), self._world.arguments()
-            self._world.say(f"worker 0 starts the trainer on all hosts: this is {self._number}")
-            self._current, self._beaten = wanted, -BEAT
             self.running = self._process.begin(wanted, order, more, arguments)
+            self._current, self._beaten = wanted, -BEAT
+            self._world.say(f"worker 0 starts the trainer on all hosts: this is {self._number}")
 
     def _end(self) -> None:
         self._world.say("worker 0's trainer has ended: this one is ended, too")

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -254,6 +255,23 @@ def test_a_host_starts_nothing_before_its_own_order(hosts: Slice) -> None:
     assert hosts.counts() == [1, 0]
     (hosts.folders[1] / "later.json").rename(hosts.folders[1] / "order.json")
     hosts.until(lambda: hosts.counts() == [1, 1])
+
+
+def test_a_host_that_can_make_no_process_tries_again(
+    hosts: Slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, failed = hosts.follower._process.begin, list[int]()
+
+    def fails_once(number: int, *rest: Any) -> bool:
+        if not failed:
+            failed.append(number)
+            raise BlockingIOError("no process can be made")
+        return begin(number, *rest)
+
+    monkeypatch.setattr(hosts.follower._process, "begin", fails_once)
+    hosts.order(TRAINS, TRAINS)
+    hosts.rest(120)
+    assert hosts.counts() == [1, 1]
 
 
 def test_a_bucket_that_does_not_answer_ends_no_trainer(hosts: Slice) -> None:
