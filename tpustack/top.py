@@ -258,7 +258,9 @@ class Top:
             try:
                 nodes = Nodes(self._google, self._settings.project, compute=compute).names(zone)
                 for other, kind in nodes:
-                    if not self._names.is_of_tpu(other) and (not compute or kind in self._catalog.hosts):
+                    if not self._names.is_of_tpu(other) and (
+                        not compute or kind in self._catalog.hosts
+                    ):
                         return True
             except Forbidden as error:
                 if not says_disabled(error):
