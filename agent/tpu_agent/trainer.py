@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
-from tpu_agent.jobs.hosts import LOST_HOST, failure
+from tpu_agent.jobs.hosts import LOST_HOST, Reports
 from tpu_agent.jobs.queue import Outcome
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -29,7 +29,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _RARELY = 2.0, 300.0, 600.0
 _LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
 # After a resume the heartbeat is stale at first.
 _HUNG_LOOKS = 60
-_FAILURE_LOOK = 5.0
 # A host writes how it has ended a moment later than the others miss it.
 _NEWS = 10.0
 GRACE = 80.0
@@ -107,8 +106,7 @@ class Others:
 
     def __init__(self, store: Bucket, tpu: str, count: int, now: Callable[[], float]) -> None:
         self._store, self._tpu, self._count, self._now = store, tpu, count, now
-        self._start, self._next_look = 0, 0.0
-        self._since: float | None = None
+        self._start, self._reports = 0, Reports(store, "", now)
 
     def begin(self) -> int:
         """Have them start their trainers; return the number of this start. Raises OSError."""
@@ -122,22 +120,16 @@ class Others:
         if (found := self._store.look(path)) is not None and found.generation == start:
             self._store.delete(path, start)
 
-    def failure(self, start: int) -> Outcome | None:
-        """Return how a start failed on another host, if it did, at once. Raises OSError."""
-        # While the bucket does not answer, the others can't be heard: that time does not count.
-        before, self._since = self._since if self._start == start else None, None
-        self._start, now = start, self._now()
-        folder, followed = paths.trainers(self._tpu, start), 0.0 if before is None else now - before
-        failed = failure(self._store, folder, self._count, followed)
-        self._since = now if before is None else before
-        return failed
+    def failure(self, start: int, *, soon: bool) -> Outcome | None:
+        """Return how a start failed on another host, if it did and it is time to look, or `soon`.
 
-    def look(self, start: int) -> Outcome | None:
-        """Return the same from time to time, and nothing in between. Raises OSError."""
-        if self._now() < self._next_look:
-            return None
-        self._next_look = self._now() + _FAILURE_LOOK
-        return self.failure(start)
+        Raises OSError.
+        """
+        if start != self._start:
+            folder = paths.trainers(self._tpu, start)
+            self._start, self._reports = start, Reports(self._store, folder, self._now)
+        reports = self._reports
+        return reports.failure(self._count) if soon else reports.look(self._count)
 
 
 @dataclass(frozen=True)
@@ -266,7 +258,7 @@ class Trainer:
         if others is None:
             return None
         try:
-            return others.failure(start) if soon else others.look(start)
+            return others.failure(start, soon=soon)
         except OSError as error:
             self._say_once(f"the other hosts can't be asked: {error}")
             return None

@@ -212,7 +212,7 @@ def test_what_the_host_says_that_failed_first_counts_before_those_that_have_lost
 ) -> None:
     hosts.report(7, 1, Outcome("lost-host", 1, "host 2 failed"))
     hosts.report(7, 2, Outcome("input", 2, "no such file"))
-    failed = Others(MemoryStore(hosts.bucket), "t", 3, hosts.bucket.clock.now).failure(7)
+    failed = Others(MemoryStore(hosts.bucket), "t", 3, hosts.bucket.clock.now).failure(7, soon=True)
     assert failed == Outcome("input", 2, "host 2 of the TPU: no such file")
 
 
