@@ -311,7 +311,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a backend among the trainer's arguments",
-        config(training={"args": ["--steps=1", "--backend=jax"]}),
+        config(training={"args": ["--model", "backend", "--backend=jax"]}),
         'training.args: "--backend=jax" chooses what the machine has to install. '
         "Set training.backend instead.",
     ),
