@@ -207,7 +207,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a mistyped machine type with a TPU",
-        compute({"acceleratorType": "ct6e-standard-4"}),
+        compute(
+            {"acceleratorType": "ct6e-standard-4"}, training={"runOn": "tpu", "backend": "jax"}
+        ),
         'tpu.acceleratorType: "ct6e-standard-4" is not a Compute Engine machine type with a TPU. '
         "Use ct6e-standard-4t, ct6e-standard-8t or ct6e-standard-1t.",
     ),
