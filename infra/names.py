@@ -6,6 +6,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,10 @@ class Names:
         return (
             tuple(f"{self.tpu}-{index}" for index in range(slices)) if slices > 1 else (self.tpu,)
         )
+
+    def is_of_tpu(self, name: str) -> bool:
+        """Return whether a TPU or machine of that name is the TPU, or one of its numbered parts."""
+        return re.fullmatch(rf"{re.escape(self.tpu)}(-\d+)?", name) is not None
 
     @staticmethod
     def machine_of_slice(tpu: str, number: int) -> str:

@@ -159,7 +159,8 @@ class Top:
     def __init__(self, stack: str, google: Google) -> None:
         self._google, self._catalog = google, Catalog()
         settings = stacks.load(stack)
-        self._place = Place(stack, names_of(settings, stack).bucket, settings)
+        self._names = names_of(settings, stack)
+        self._place = Place(stack, self._names.bucket, settings)
         self._settings = settings
         tpu = self._catalog.accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
         self._hosts = tpu.hosts if tpu else 1
@@ -246,19 +247,20 @@ class Top:
                 f"{_RECENT.seconds // 60} minutes in {zone}. They arrive up to 3 minutes late, and "
                 "only from chips that a program uses; the local cloud has no chips"
             ]
-        alone = len(rows) == 1 and not self._others_in(zone, rows[0]["name"])
+        alone = len(rows) == 1 and not self._others_in(zone)
         if alone and len(workers) == self._hosts:
             return workers, []
         return {}, [_together(workers, zone)]
 
-    def _others_in(self, zone: str, name: str) -> bool:
+    def _others_in(self, zone: str) -> bool:
         """Return whether the project has, or may have, another TPU in the zone."""
         for compute in (False, True):
             try:
                 nodes = Nodes(self._google, self._settings.project, compute=compute).names(zone)
                 for other, kind in nodes:
-                    own = other == name or other.startswith(f"{name}-")
-                    if not own and (not compute or kind in self._catalog.hosts):
+                    if not self._names.is_of_tpu(other) and (
+                        not compute or kind in self._catalog.hosts
+                    ):
                         return True
             except Forbidden as error:
                 if not says_disabled(error):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpu_agent.jobs.attempt import brief
 from tpu_agent.jobs.hosts import BEAT, STILL
 from tpu_agent.jobs.queue import Outcome
 from tpu_agent.trainer import GRACE, TrainerProcess
@@ -91,9 +92,9 @@ class Follower:
             self._report()
         elif wanted not in (0, self._current) and (order := self._process.order()):
             more, arguments = self._world.environment(), self._world.arguments()
-            self._world.say(f"worker 0 starts the trainer on all hosts: this is {self._number}")
-            self._current, self._beaten = wanted, -BEAT
             self.running = self._process.begin(wanted, order, more, arguments)
+            self._current, self._beaten = wanted, -BEAT
+            self._world.say(f"worker 0 starts the trainer on all hosts: this is {self._number}")
 
     def _end(self) -> None:
         self._world.say("worker 0's trainer has ended: this one is ended, too")
@@ -111,7 +112,7 @@ class Follower:
         ended = self._process.ended(self._current)
         code, cause, text = self._process.outcome(ended.code if ended else -1)
         if self._ending != self._current:
-            report = Outcome(cause if code and cause else "exited", code, text)
+            report = brief(Outcome(cause if code and cause else "exited", code, text))
             self._store.write(self._path(), b"", summary=records.stamped(vars(report)))
             self._world.say(f"the trainer ended with exit code {code}; worker 0 decides what next")
         self._reported = self._current

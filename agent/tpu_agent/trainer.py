@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
-from tpu_agent.jobs.hosts import failure
+from tpu_agent.jobs.hosts import LOST_HOST, Reports
 from tpu_agent.jobs.queue import Outcome
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -29,7 +29,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _RARELY = 2.0, 300.0, 600.0
 _LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
 # After a resume the heartbeat is stale at first.
 _HUNG_LOOKS = 60
-_FAILURE_LOOK = 5.0
+# A host writes how it has ended a moment later than the others miss it.
+_NEWS = 10.0
 GRACE = 80.0
 """A preempted VM has 30 seconds, the trainer ends itself after 25; systemd kills after 90."""
 
@@ -105,8 +106,7 @@ class Others:
 
     def __init__(self, store: Bucket, tpu: str, count: int, now: Callable[[], float]) -> None:
         self._store, self._tpu, self._count, self._now = store, tpu, count, now
-        self._start, self._next_look = 0, 0.0
-        self._since: float | None = None
+        self._start, self._reports = 0, Reports(store, "", now)
 
     def begin(self) -> int:
         """Have them start their trainers; return the number of this start. Raises OSError."""
@@ -120,22 +120,16 @@ class Others:
         if (found := self._store.look(path)) is not None and found.generation == start:
             self._store.delete(path, start)
 
-    def failure(self, start: int) -> Outcome | None:
-        """Return how a start failed on another host, if it did, at once. Raises OSError."""
-        # While the bucket does not answer, the others can't be heard: that time does not count.
-        before, self._since = self._since if self._start == start else None, None
-        self._start, now = start, self._now()
-        folder, followed = paths.trainers(self._tpu, start), 0.0 if before is None else now - before
-        failed = failure(self._store, folder, self._count, followed)
-        self._since = now if before is None else before
-        return failed
+    def failure(self, start: int, *, soon: bool) -> Outcome | None:
+        """Return how a start failed on another host, if it did and it is time to look, or `soon`.
 
-    def look(self, start: int) -> Outcome | None:
-        """Return the same from time to time, and nothing in between. Raises OSError."""
-        if self._now() < self._next_look:
-            return None
-        self._next_look = self._now() + _FAILURE_LOOK
-        return self.failure(start)
+        Raises OSError.
+        """
+        if start != self._start:
+            folder = paths.trainers(self._tpu, start)
+            self._start, self._reports = start, Reports(self._store, folder, self._now)
+        reports = self._reports
+        return reports.failure(self._count) if soon else reports.look(self._count)
 
 
 @dataclass(frozen=True)
@@ -182,6 +176,7 @@ class Trainer:
         self._record = read_record(folder / "record.json")
         self._late = 0
         self._kill_at: float | None = None
+        self._news_until: float | None = None
         self._said = ""
         self.running = self._child.running()
         """Whether it ran at the last look."""
@@ -207,8 +202,7 @@ class Trainer:
     def _next(self) -> float:
         record, now = self._record, self._around.now()
         if record.number > record.handled:
-            self._ended()
-            return 0.0
+            return self._ended()
         order = None if record.over else self._child.order()
         if order is None:
             return _LOOK if not record.number else _IDLE
@@ -232,7 +226,7 @@ class Trainer:
         record.number += 1
         record.waiting, record.oom_kills = False, self._around.oom_kills()
         self._save()
-        self._late, self._kill_at, self._said = 0, None, ""
+        self._late, self._kill_at, self._news_until, self._said = 0, None, None, ""
         self.running = self._child.begin(record.number, order, more, arguments)
 
     def _watch(self) -> None:
@@ -264,23 +258,29 @@ class Trainer:
         if others is None:
             return None
         try:
-            return others.failure(start) if soon else others.look(start)
+            return others.failure(start, soon=soon)
         except OSError as error:
             self._say_once(f"the other hosts can't be asked: {error}")
             return None
 
-    def _ended(self) -> None:
-        """Deal with an end, once."""
+    def _ended(self) -> float:
+        """Deal with an end, once; return after how many seconds to look again."""
         record, others = self._record, self._around.others
+        ended = self._child.ended(record.number)
+        outcome = self._outcome(ended.code) if ended else None
+        if outcome and outcome[1] == LOST_HOST:
+            self._news_until = self._news_until or time.monotonic() + _NEWS
+            if time.monotonic() < self._news_until:
+                return _LOOK
         if others is not None:
             others.end(record.on_all_hosts)
-        ended = self._child.ended(record.number)
-        if ended is not None:
-            code, cause, text = self._outcome(ended.code)
+        if outcome:
+            code, cause, text = outcome
             tpu = TpuState(None) if code in (0, 2, 75) else self._tpu()
             self._act(code, tpu.ending or self._judge(code, cause), tpu.said or text)
         record.handled = record.number
         self._save()
+        return 0.0
 
     def _outcome(self, code: int) -> tuple[int, str, str]:
         """Return the exit code, the cause and the message: those of the host that failed first.
@@ -290,7 +290,10 @@ class Trainer:
         known, cause, message = self._child.outcome(code)
         if self._record.hung == self._record.number:
             return known, "hung", message
-        if known in (_DONE, _WRONG_INPUT) or cause or not (failed := self._elsewhere(soon=True)):
+        if known in (_DONE, _WRONG_INPUT) or cause not in ("", LOST_HOST):
+            return known, cause, message
+        failed = self._elsewhere(soon=True)
+        if failed is None or failed.why == LOST_HOST:
             return known, cause, message
         cause = "" if failed.why == "exited" else failed.why
         return known if failed.code is None else failed.code, cause, failed.said

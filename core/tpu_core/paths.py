@@ -14,6 +14,8 @@ idle-stop.json               after how many minutes without a job the TPU is del
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
 runners/TPU.json             the lease of the machine that runs jobs on a TPU
 slices/TPU.json              which attempt runs on all hosts of a TPU
+slices/TPU.trainer           there while the stack's own trainer is to run on all hosts
+slices/TPU.trainer/N/H.json  that its start N runs on host H, or how it ended there
 slices/TPU/N                 written again and again while host N of a spot slice is alive
 jobs/NAME/                   JOB_DIR: what a job or a training writes itself
 jobs/NAME/finished           written when a training has finished

@@ -86,7 +86,7 @@ def check_compute_software(settings: StackSettings, context: Context) -> Iterato
     """Check that what runs on the machine exists for its generation."""
     host, training = host_of(settings, context), settings.training
     if host is None:
-        if training.backend is Backend.JAX:
+        if training.backend is Backend.JAX and not settings.is_compute:
             why = "requires architecture compute, where each machine of the TPU runs the trainer"
             cure = "Remove it, and run the trainer as a job (docs/models.md#train-on-jax)"
             yield Problem("training.backend", "jax", why, cure)

@@ -113,8 +113,7 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
 
 _SOURCE = re.compile(r"projects/[^/]+/zones/(?P<zone>[^/]+)/disks/[a-z]([-a-z0-9]*[a-z0-9])?")
 _SNAPSHOT = re.compile(r"projects/[^/]+/global/snapshots/[a-z]([-a-z0-9]*[a-z0-9])?")
-# The TPU's name comes before it, so the first character may be any.
-# In the middle of the whole name, so a hyphen may be anywhere.
+# In the middle of the whole name, so any character may be anywhere.
 _NAME = re.compile(r"[-a-z0-9]+")
 # Names of disks have 63 characters; "-" and four of the fingerprint come after a disk's own.
 _LONGEST = 63 - len("-0123")

@@ -159,8 +159,11 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
         why = 'starts with "goog" or contains "google", which Google reserves'
     else:
         return
-    if not settings.bucket.name and any(check_project(settings, context)):
-        return  # The name is wrong because the project is.
+    causes = [*check_project(settings, context)]
+    if settings.name_prefix or settings.name_pattern:
+        causes += check_names(settings, context)
+    if not settings.bucket.name and causes:
+        return  # The name is wrong because what it is made of is.
     yield Problem("bucket.name", value, derived + why, "Set one like my-project-tpu-data")
 
 

@@ -322,7 +322,7 @@ def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]
         release = context.catalog.packages.releases(wanted.package).get(wanted.version)
         if lock_of(wanted.package, wanted.version) is None:
             yield (
-                f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
+                f"training.tensorflowVersion: {wanted.name} {wanted.version} is installed as "
                 "root without hash checks, because agent/tpu_agent/locks has none for it "
                 "(docs/tpu-types.md#packages)."
             )
@@ -420,7 +420,7 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """
     args, wheel = settings.training.args, find_wheel(settings, context.root)
     for argument in args:
-        if argument.partition("=")[0].lstrip("-") == "backend":
+        if argument.partition("=")[0] == "--backend":
             why = "chooses what the machine has to install"
             yield Problem("training.args", argument, why, "Set training.backend instead")
             return

@@ -128,7 +128,10 @@ def write_request_stack(root: Path, number: int, how: PullRequests | None) -> st
     except SettingsError as error:
         raise UsageError(f"{PIPELINE_FILE}: pullRequests.like: {error}") from None
     document = read_yaml(path)
-    config: dict[str, Any] = document["config"]
+    # Pulumi reads a setting without its namespace, too.
+    written: dict[str, Any] = document["config"]
+    config = {key if ":" in key else f"{parse.NAMESPACE}:{key}": written[key] for key in written}
+    document["config"] = config
     config["gcp:project"] = how.project
     # Its deployer can't use the key of another environment.
     for key in ("secretsprovider", "encryptedkey"):

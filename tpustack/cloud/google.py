@@ -432,8 +432,7 @@ def others_in(
     """
     for one in google.pages(f"{COMPUTE}/projects/{project}/aggregated/instances", "instances"):
         here = one["zone"].rpartition("/")[2].startswith(f"{region}-")
-        own = re.fullmatch(rf"{re.escape(names.tpu)}(-\d+)?", one["name"])
-        if here and not own and one["status"] != "TERMINATED":
+        if here and not names.is_of_tpu(one["name"]) and one["status"] != "TERMINATED":
             model = one.get("scheduling", {}).get("provisioningModel")
             yield one["machineType"].rpartition("/")[2], model in ("SPOT", "FLEX_START")
 

@@ -121,7 +121,7 @@ class Attempt:
     def end(self, why: str, said: str = "", code: int | None = None) -> None:
         """Have the supervisor end the attempt; the first reason counts."""
         if self.is_to_end() is None:
-            self._put("end", dump(Outcome(why, code, said[:_MOST_SAID])))
+            self._put("end", dump(brief(Outcome(why, code, said))))
 
     def is_to_end(self) -> Outcome | None:
         """Return why the attempt is to end, or None."""
@@ -129,7 +129,7 @@ class Attempt:
 
     def finish(self, outcome: Outcome) -> None:
         """Say how it ended."""
-        self._put("ended", dump(replace(outcome, said=printable(outcome.said)[:_MOST_SAID])))
+        self._put("ended", dump(brief(outcome)))
 
     def ended(self) -> Outcome | None:
         """Return how it ended, or None."""
@@ -206,6 +206,11 @@ def any_running(folder: Path) -> bool:
 def printable(text: str) -> str:
     """Return a text with escapes for what is not text, such as in the name of a file."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def brief(outcome: Outcome) -> Outcome:
+    """Return an outcome with as much text as records and an object's metadata may have."""
+    return replace(outcome, said=printable(outcome.said)[:_MOST_SAID])
 
 
 def why_full(folder: Path) -> str:

@@ -20,7 +20,7 @@ from tpu_core import lease, paths, records, times
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 
-_LOOK = 2.0
+_LOOK, _FAILURE_LOOK = 2.0, 5.0
 # How often a host says that the attempt runs there, and for how long it may be silent: its machine
 # may still be starting.
 BEAT = 60.0
@@ -28,6 +28,8 @@ _SILENCE = 600.0
 _RUNS = "runs"
 STILL = records.stamped(vars(Outcome(_RUNS)))
 """What a host reports of an attempt that runs there."""
+LOST_HOST = "lost-host"
+"""Cause of a trainer that ended because another host's has (training/tpu_training/cluster)."""
 
 _T = TypeVar("_T")
 
@@ -70,27 +72,54 @@ def announce(store: Bucket, tpu: str, job: Job) -> None:
     store.write(paths.on_all_hosts(tpu), b"", summary=what)
 
 
-def failure(store: Bucket, folder: str, hosts: int, followed: float) -> Outcome | None:
-    """Return how an attempt failed on another host, if it did. Raises GoogleError.
+class Reports:
+    """What the other hosts of a slice report of an attempt.
 
     Args:
         store: the bucket.
-        folder: where the other hosts report of it.
-        hosts: how many hosts the TPU has.
-        followed: for how many seconds this has been asked.
+        folder: where they report.
+        now: seconds.
     """
-    reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
-    for host in range(1, hosts):
-        report = reports.get(f"{host}.json")
-        reported = _told(Outcome, report)
-        silence = min(report.age, followed) if report and reported else followed
-        outcome = (
-            _failed(reported) if reported and reported.why != _RUNS else _lost(reported, silence)
-        )
-        if outcome is not None:
-            text = f"host {host} of the TPU: {outcome.said}"
-            return Outcome(outcome.why, outcome.code, text)
-    return None
+
+    def __init__(self, store: Bucket, folder: str, now: Callable[[], float]) -> None:
+        self._store, self._folder, self._now = store, folder, now
+        self._next_look = 0.0
+        self._since: float | None = None
+
+    def look(self, hosts: int) -> Outcome | None:
+        """Return the same as `failure` from time to time, and nothing in between."""
+        if self._now() < self._next_look:
+            return None
+        self._next_look = self._now() + _FAILURE_LOOK
+        return self.failure(hosts)
+
+    def failure(self, hosts: int) -> Outcome | None:
+        """Return how it failed on one of so many `hosts`, if it did. Raises GoogleError.
+
+        A host that only lost another one is the answer where no other is.
+        """
+        # While the bucket does not answer, the others can't be heard: that time does not count.
+        before, self._since = self._since, None
+        items = self._store.items(self._folder)
+        reports = {item.path.removeprefix(self._folder): item for item in items}
+        now = self._now()
+        self._since = now if before is None else before
+        found = None
+        for host in range(1, hosts):
+            if outcome := _judged(reports.get(f"{host}.json"), now - self._since):
+                failed = replace(outcome, said=f"host {host} of the TPU: {outcome.said}")
+                if failed.why != LOST_HOST:
+                    return failed
+                found = found or failed
+        return found
+
+
+def _judged(report: Item | None, followed: float) -> Outcome | None:
+    """Return how a host failed by its report, for which it has been asked so many seconds."""
+    reported = _told(Outcome, report)
+    if reported and reported.why != _RUNS:
+        return _failed(reported)
+    return _lost(reported, min(report.age, followed) if report and reported else followed)
 
 
 def _told(kind: type[_T], item: Item | None) -> _T | None:

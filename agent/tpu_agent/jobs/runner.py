@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from tpu_agent.jobs import hosts, queue
@@ -134,7 +134,7 @@ class Runner:
         if job is None or job.state != RUNNING:
             return False
         self._next_look = 0.0
-        current = Current(job, self._folder, self._store)
+        current = Current(job, self._folder, self._store, self._world.now)
         mine = job.tries[-1].runner == self._me.id
         if mine and current.attempt.is_prepared:
             self._current = current
@@ -175,7 +175,7 @@ class Runner:
         job = self._change(name, self._started)
         if job is None:
             return False
-        current = Current(job, self._folder, self._store)
+        current = Current(job, self._folder, self._store, self._world.now)
         content = content_of(job, self._store.bucket, tpu)
         if everywhere := hosts.runs_on_all(tpu, job.spec):
             self._be_sure()
@@ -203,7 +203,7 @@ class Runner:
             if job is None or job.stop:
                 current.attempt.end("stopped")
         current.follow_tpu(self._world.now(), self._tpus.why_lost)
-        current.follow_hosts(self._world.now())
+        current.follow_hosts()
 
     def _finish(self, current: Current, outcome: Outcome) -> None:
         """Bring everything to the bucket, then say that the attempt is over."""
@@ -267,22 +267,18 @@ def _report(job: Job, bucket: str) -> str:
     return f"{job.name} {state}{ran}{reason}\ngs://{bucket}/{paths.folder(job.name)}"
 
 
-_HOSTS_LOOK = 5.0
-
-
 class Current:
     """A try of a job: its folder here, and its log on the way to the bucket."""
 
-    def __init__(self, job: Job, folder: Path, store: Bucket) -> None:
+    def __init__(self, job: Job, folder: Path, store: Bucket, now: Callable[[], float]) -> None:
         """Use the last attempt of `job`, whose folder is in `folder`."""
         number = job.tries[-1].number
         self.job = job
         self.attempt = Attempt(folder / f"{job.name}-{number}")
         self.shipping = Shipping(store, self.attempt.log, job.name, number)
-        self._tpu_look = self._hosts_look = 0.0
-        self._store = store
+        self._reports = hosts.Reports(store, paths.hosts(job.name, number), now)
+        self._tpu_look = 0.0
         self._beat: float | None = None
-        self._hosts_since: float | None = None
 
     def follow_tpu(self, now: float, why_lost: Callable[[str], str | None]) -> None:
         """End it if its TPU is gone, at a look from time to time. Raises OSError."""
@@ -292,19 +288,14 @@ class Current:
         if why := why_lost(self.created):
             self.attempt.end("preempted", why)
 
-    def follow_hosts(self, now: float) -> None:
+    def follow_hosts(self) -> None:
         """End it if it failed on another host, or one tells nothing. Raises GoogleError."""
-        if now < self._hosts_look:
-            return
-        self._hosts_look = now + _HOSTS_LOOK
-        if self._hosts_since is None:
-            self._hosts_since = now
-        count = self.attempt.content().get("hosts", 1)
-        folder = paths.hosts(self.job.name, self.job.tries[-1].number)
-        if count > 1 and (
-            failed := hosts.failure(self._store, folder, count, now - self._hosts_since)
-        ):
+        if self._hosts > 1 and (failed := self._reports.look(self._hosts)):
             self.attempt.end(failed.why, failed.said, failed.code)
+
+    @cached_property
+    def _hosts(self) -> int:
+        return int(self.attempt.content().get("hosts", 1))
 
     def beat(self, renewed: float) -> None:
         """Tell the supervisor when the machine last had the TPU for sure."""

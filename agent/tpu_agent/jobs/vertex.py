@@ -92,7 +92,7 @@ class Managed:
         return job.started(self._me, socket.gethostname(), PLACE, self._world.time())
 
     def _run_try(self, job: Job) -> None:
-        current = Current(job, self._folder, self._store)
+        current = Current(job, self._folder, self._store, self._world.time)
         current.attempt.prepare(content_of(job, self._store.bucket, self._world.environment))
         self._world.start(current.attempt)
         outcome = self._watch(current)

@@ -7,14 +7,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
 from tpu_agent.jobs.environment import of_jax
+from tpu_agent.jobs.queue import Outcome
 from tpu_agent.slice import Follower, World
 from tpu_agent.trainer import Others, Surroundings, TpuState, Trainer
+from tpu_core import paths, records
 from tpu_core.google import GoogleError
 
 HOSTS = ["10.0.0.2", "10.0.0.3"]
@@ -65,6 +68,10 @@ class Slice:
     def _answer(self) -> None:
         if self.broken:
             raise GoogleError(503, "try again")
+
+    def report(self, start: int, host: int, outcome: Outcome) -> None:
+        path = f"{paths.trainers('t', start)}{host}.json"
+        self.bucket.put(path, b"", records.stamped(vars(outcome)))
 
     def order(self, *scripts: str) -> None:
         """Order a trainer on each host; it notes each start."""
@@ -165,11 +172,59 @@ def test_what_another_host_says_of_its_end_decides_what_becomes_of_the_training(
     assert not hosts.trainer.running
 
 
+def test_an_end_is_told_that_is_longer_than_metadata_may_be(hosts: Slice) -> None:
+    told = {"exitCode": 2, "cause": "input", "message": f"no file \udcff{'x' * 9000}"}
+    (hosts.folders[1] / "told").write_text(json.dumps(told))
+    hosts.order(TRAINS, 'cp told "$TPU_TRAINING_OUTCOME"; exit 2')
+    hosts.until(lambda: bool(hosts.told))
+    assert "host 1 of the TPU: no file \\udcffx" in hosts.told[0]
+    assert len(hosts.told[0]) < 400
+
+
 def test_a_cause_that_worker_0_knows_itself_counts_before_the_others(hosts: Slice) -> None:
     both = OUTCOME.format(1, "{}") + "; exit 1"
     hosts.order(both.replace("{}", "loss-diverged"), both.replace("{}", "unreachable"))
     hosts.until(lambda: bool(hosts.told))
     assert "loss-diverged" in hosts.told[0]
+
+
+def test_a_trainer_that_has_lost_another_host_waits_for_what_that_one_says(hosts: Slice) -> None:
+    culprit = "sleep 0.3; " + OUTCOME.format(2, "input") + "; exit 2"
+    hosts.order(OUTCOME.format(1, "lost-host") + "; exit 1", culprit)
+    hosts.until(lambda: bool(hosts.told))
+    hosts.rest()
+    assert hosts.told == ["has failed: exit code 2, wrong input: host 1 of the TPU: m"]
+    assert hosts.counts() == [1, 1]
+
+
+def test_a_trainer_that_has_lost_another_host_restarts_where_that_one_says_nothing(
+    hosts: Slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpu_agent.trainer._NEWS", 0.2)
+    hosts.lives = False
+    hosts.order(once(OUTCOME.format(1, "lost-host") + "; exit 1"), TRAINS)
+    hosts.until(lambda: len(hosts.starts(0)) == 2)
+    assert any("exit code 1 (lost-host)" in text for text in hosts.said)
+
+
+def test_what_the_host_says_that_failed_first_counts_before_those_that_have_lost_it(
+    hosts: Slice,
+) -> None:
+    hosts.report(7, 1, Outcome("lost-host", 1, "host 2 failed"))
+    hosts.report(7, 2, Outcome("input", 2, "no such file"))
+    failed = Others(MemoryStore(hosts.bucket), "t", 3, hosts.bucket.clock.now).failure(7, soon=True)
+    assert failed == Outcome("input", 2, "host 2 of the TPU: no such file")
+
+
+def test_a_host_that_has_lost_worker_0_does_not_hide_why_that_one_ended(hosts: Slice) -> None:
+    hosts.order(once("until [ -e end ]; do sleep 0.02; done; kill -9 $$"), TRAINS)
+    hosts.until(lambda: hosts.counts() == [1, 1])
+    hosts.lives = False
+    hosts.report(hosts.trainer._record.on_all_hosts, 1, Outcome("lost-host", 1, "m"))
+    (hosts.folders[0] / "end").touch()
+    until(lambda: not hosts.trainer._child.running())
+    hosts.until(lambda: len(hosts.starts(0)) == 2)
+    assert any("exit code 137 (killed)" in text for text in hosts.said), hosts.said
 
 
 def test_a_host_that_tells_nothing_for_ten_minutes_restarts_all(hosts: Slice) -> None:
@@ -200,6 +255,23 @@ def test_a_host_starts_nothing_before_its_own_order(hosts: Slice) -> None:
     assert hosts.counts() == [1, 0]
     (hosts.folders[1] / "later.json").rename(hosts.folders[1] / "order.json")
     hosts.until(lambda: hosts.counts() == [1, 1])
+
+
+def test_a_host_that_can_make_no_process_tries_again(
+    hosts: Slice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, failed = hosts.follower._process.begin, list[int]()
+
+    def fails_once(number: int, *rest: Any) -> bool:
+        if not failed:
+            failed.append(number)
+            raise BlockingIOError("no process can be made")
+        return begin(number, *rest)
+
+    monkeypatch.setattr(hosts.follower._process, "begin", fails_once)
+    hosts.order(TRAINS, TRAINS)
+    hosts.rest(120)
+    assert hosts.counts() == [1, 1]
 
 
 def test_a_bucket_that_does_not_answer_ends_no_trainer(hosts: Slice) -> None:

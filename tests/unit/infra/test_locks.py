@@ -68,6 +68,15 @@ def test_a_release_without_a_lock_is_installed_with_a_warning(run: Run) -> None:
     assert "tensorflow-cpu 2.22.0 is installed as root without hash checks" in warning
 
 
+def test_a_release_without_a_lock_next_to_jax_has_its_own_name_in_the_warning(run: Run) -> None:
+    jax = {"runOn": "tpu", "backend": "jax", "tensorflowVersion": "2.22.0"}
+    host = {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"}
+    settings = config(architecture="compute", zone="us-east5-a", tpu=host, training=jax)
+    engine, _ = run(settings)
+    (warning,) = [text for text in engine.warnings if "hash check" in text]
+    assert "tensorflow-cpu 2.22.0 is installed as root without hash checks" in warning
+
+
 def test_a_libtpu_out_of_googles_list_is_installed_with_a_warning(run: Run) -> None:
     bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     engine, _ = run(config(tpu=bare, training={"tensorflowVersion": "2.18.0"}))

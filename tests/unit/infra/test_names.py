@@ -30,7 +30,8 @@ def of(stack: str, pattern: str, **settings: object) -> Names:
 def problems(root: Path, stack: str = "dev", **settings: object) -> list[str]:
     parsed = parse(config(**settings), stack)
     found = find_problems(parsed, context_of(parsed, root, stack))
-    return [str(each) for each in found if each.setting in ("namePattern", "namePrefix", "owner")]
+    named = ("namePattern", "namePrefix", "owner", "bucket.name")
+    return [str(each) for each in found if each.setting in named]
 
 
 def every(names: Names) -> set[tuple[str, str]]:

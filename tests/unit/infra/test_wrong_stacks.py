@@ -207,7 +207,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a mistyped machine type with a TPU",
-        compute({"acceleratorType": "ct6e-standard-4"}),
+        compute(
+            {"acceleratorType": "ct6e-standard-4"}, training={"runOn": "tpu", "backend": "jax"}
+        ),
         'tpu.acceleratorType: "ct6e-standard-4" is not a Compute Engine machine type with a TPU. '
         "Use ct6e-standard-4t, ct6e-standard-8t or ct6e-standard-1t.",
     ),
@@ -311,7 +313,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a backend among the trainer's arguments",
-        config(training={"args": ["--steps=1", "--backend=jax"]}),
+        config(training={"args": ["--model", "backend", "--backend=jax"]}),
         'training.args: "--backend=jax" chooses what the machine has to install. '
         "Set training.backend instead.",
     ),

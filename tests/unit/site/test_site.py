@@ -22,7 +22,7 @@ from docs_site import HOME, repository
 
 from tests.browser import PICTURES, browsing, find_browser
 
-from .conftest import PAGES, READMES, REPOSITORY, fenced
+from .conftest import PAGES, READMES, REPOSITORY, fenced, text
 
 # What a search must find among its first three pages.
 QUESTIONS = yaml.safe_load(Path(__file__).with_name("questions.yaml").read_text(encoding="utf-8"))
@@ -184,6 +184,14 @@ def test_pages_are_legible_on_any_screen_and_ask_no_other_host(url: str) -> None
 def test_the_code_of_a_page_fits_it(page: str) -> None:
     blocks = [block for language, block in fenced(page) if language not in WRAPPED]
     assert [line for block in blocks for line in block.splitlines() if len(line) > 78] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_table_has_a_heading(page: str) -> None:
+    lines = ["", *text(page).splitlines(), ""]
+    each = zip(lines, lines[1:], lines[2:], strict=False)
+    firsts = [(line, below) for above, line, below in each if line[:1] == "|" != above[:1]]
+    assert [line for line, below in firsts if not below.startswith("|---")] == []
 
 
 @pytest.mark.slow

@@ -337,11 +337,20 @@ def writable(body: Json) -> Json:
     return {name: body[name] for name in _PLAIN if name in body}
 
 
+# docs.cloud.google.com/storage/quotas: keys and values of custom metadata together (2026-11).
+_MOST_METADATA = 8 << 10
+
+
 def without_nulls(fields: Json) -> Json:
-    """Return `fields` of a new object: a null is the same as nothing."""
+    """Return `fields` of a new object: a null is the same as nothing. 400 for too much metadata."""
     kept = {name: value for name, value in fields.items() if value is not None}
     if "metadata" in kept:
         kept["metadata"] = {k: v for k, v in kept["metadata"].items() if v is not None}
+        size = sum(
+            len(f"{k}{v}".encode(errors="surrogatepass")) for k, v in kept["metadata"].items()
+        )
+        if size > _MOST_METADATA:
+            raise invalid(f"The custom metadata has {size} bytes, more than {_MOST_METADATA}.")
     return kept
 
 

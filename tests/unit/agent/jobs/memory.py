@@ -107,8 +107,11 @@ class MemoryStore(Store):
         self._check(path, generation)
         if metageneration is not None:
             self._check_summary(path, metageneration)
+        text = json.dumps(summary)
+        if len(text) > 4096:
+            raise GoogleError(400, "the metadata is too large")
         # As JSON has them.
-        plain = json.loads(json.dumps(summary)) if summary is not None else None
+        plain = json.loads(text) if summary is not None else None
         made = self._there.put(path, data, plain)
         self._before()
         return made

@@ -81,6 +81,15 @@ def test_a_bad_object_name_is_refused(bucket: Bucket, name: str) -> None:
     assert "Invalid object name" in refused.text
 
 
+def test_custom_metadata_has_8_kib_at_most(bucket: Bucket) -> None:
+    full = {"k": "v" * 8191}
+    made = send_multipart(bucket, multipart({"name": "m", "metadata": full}, b""), "frontier")
+    assert made["metadata"] == full
+    over = multipart({"name": "n", "metadata": full | {"l": ""}}, b"")
+    assert send_multipart(bucket, over, "frontier")["status"] == 400
+    bucket.api.patch(f"{bucket.url}/o/m", {"metadata": {"l": "ü"}}, status=400)
+
+
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])
 def test_a_multipart_upload_carries_metadata(bucket: Bucket, end: bytes) -> None:
     data = b"line\r\n--frontie\n\r\n--" * 70000

@@ -31,9 +31,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("namespace", ["tpu-stack:", ""])
 def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothing(
-    root: Path,
+    root: Path, namespace: str
 ) -> None:
+    path = root / "stacks/Pulumi.dev.yaml"
+    path.write_text(path.read_text().replace("tpu-stack:", namespace))
     assert pipeline.write_request_stack(root, 7, HOW) == "pr-7"
     document = yaml.safe_load((root / "stacks/Pulumi.pr-7.yaml").read_text())
     assert document["encryptionsalt"] == "v1:x"

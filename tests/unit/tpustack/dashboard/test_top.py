@@ -163,6 +163,7 @@ def test_hosts_of_a_slice_have_the_names_of_their_workers(stack: dict[str, objec
 
 OTHERS: dict[str, Json] = {
     "a TPU": {"nodes": [node(TPU), node("other")]},
+    "the TPU of a stack with a longer name": {"nodes": [node(TPU), node(f"{TPU}-b-tpu")]},
     "a machine with a TPU": {
         "instances": [
             {
