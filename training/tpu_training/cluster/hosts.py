@@ -129,7 +129,7 @@ class Hosts:
             LostHostError: One has left since the last job.
         """
         self._jobs, self._end = self._jobs + 1, end
-        for index in self._gone:
+        for index in [*self._gone]:
             self._lose(f"host {index} {_WITHOUT_A_WORD}")
         if self._lost:
             raise LostHostError(self._lost)
@@ -304,16 +304,17 @@ def _greet(
         return
     del greeting[guest]
     word, *numbers = said.decode(errors="replace").split()[:3] or [""]
-    expected = {str(i) for i in range(1, place.count)}
-    if word == _GREETING and len(numbers) == 2 and numbers[0] in expected:
-        if numbers[1] == str(place.count):
-            if before := here.pop(int(numbers[0]), None):
+    if word == _GREETING and len(numbers) == 2:
+        index, count = numbers
+        if count != str(place.count):
+            told = f"JAX_NUM_PROCESSES={count} here, but {place.count} on host 0"
+            with contextlib.suppress(OSError):
+                guest.sendall(f"{_SORRY} {told}; set the same on every host\n".encode())
+        elif index in map(str, range(1, place.count)):
+            if before := here.pop(int(index), None):
                 before.close()
-            here[int(numbers[0])] = guest
+            here[int(index)] = guest
             return
-        with contextlib.suppress(OSError):
-            told = f"JAX_NUM_PROCESSES={numbers[1]} here, but {place.count} on host 0"
-            guest.sendall(f"{_SORRY} {told}; set the same on every host\n".encode())
     guest.close()
 
 
