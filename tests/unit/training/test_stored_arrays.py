@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import tpu_training
 from tpu_training.data import arrays
-from tpu_training.data.conversion import convert
+from tpu_training.data.conversion import _serialise, convert
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import parse_manifest
@@ -197,6 +198,20 @@ def test_bytes_of_another_length_than_the_manifests_are_no_other_examples(tmp_pa
     content["spec"]["shape"] = [3]
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match="convert the dataset again"):
+        inspect(folder)
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
+def test_a_weight_in_a_file_that_is_no_number_from_0_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float
+) -> None:
+    # Another program's file: ours writes none.
+    monkeypatch.setattr(
+        "tpu_training.data.conversion._serialise",
+        lambda fields: _serialise(fields | {"weight": [weight]}),
+    )
+    folder = write(tmp_path / "out", NUMBERS.astype(np.float32), CLASSES, WEIGHTS)
+    with pytest.raises(DataError, match="a weight is out of range in the dataset data"):
         inspect(folder)
 
 
