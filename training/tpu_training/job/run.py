@@ -112,7 +112,7 @@ def check_hosts(cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
                 f"{what} on every host; start the same command with the same files on all of them"
             )
     folder = job.model_dir.rstrip("/")
-    leased = job.trains and (folder.startswith("gs://") or "://" not in folder)
+    leased = job.trains and (folder.startswith("gs://") or not google.is_bucket(folder))
     # By now host 0 holds it.
     if any(cluster.agree(leased and not tf.io.gfile.exists(f"{folder}/{FILE_NAME}"))):
         raise errors.InputError(
