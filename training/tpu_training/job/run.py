@@ -253,15 +253,20 @@ class Trainer:
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""
         # Whatever fails from here on, a pending checkpoint is written before the lease ends.
-        summaries, observers = self._monitor.summaries, self._observers
-        with closing(summaries), started(observers, self._step()), self._checkpoints:
-            if self._job.trains:
-                self._train()
-            self._validate(self._step())
-            self._test(self._step())
-            if self._job.trains:
-                self._monitor.ledger.finish()
-            self._hang_timer.reset()
+        summaries, observers = closing(self._monitor.summaries), self._observers
+        try:
+            with self._shutdown, summaries, started(observers, self._step()), self._checkpoints:
+                if self._job.trains:
+                    self._train()
+                self._validate(self._step())
+                self._test(self._step())
+                if self._job.trains:
+                    self._monitor.ledger.finish()
+                self._hang_timer.reset()
+        except errors.Interrupted:
+            # All hosts have agreed to end; none does before what another one saves is whole.
+            self._cluster.finish()
+            raise
         self._lease.confirm()
         result = self._write_results()
         self._cluster.finish()
@@ -306,20 +311,19 @@ class Trainer:
 
     def _train(self) -> None:
         monitor = self._monitor
-        with self._shutdown:
-            result = train(
-                self._cluster,
-                self._job.params,
-                self._data,
-                self._state,
-                self._checkpoints,
-                [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks],
-                self._shutdown,
-                self._validate,
-                self._exhausted,
-                self._observers,
-                self._train_loop,
-            )
+        result = train(
+            self._cluster,
+            self._job.params,
+            self._data,
+            self._state,
+            self._checkpoints,
+            [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks],
+            self._shutdown,
+            self._validate,
+            self._exhausted,
+            self._observers,
+            self._train_loop,
+        )
         self._metrics.add_training(result, monitor.progress)
         self._metrics.values.update(monitor.curves.figures)
 
