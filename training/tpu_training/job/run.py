@@ -283,6 +283,7 @@ class Trainer:
         if restored is None:
             if not state.unsaved:
                 initial_weights.load_initial_weights(self._cluster, job.params, state.model)
+            initial_weights.check_first_weights(self._cluster, state.model)
             # It began as a copy of the weights that these replaced.
             if state.average:
                 state.average.reset()
@@ -311,17 +312,10 @@ class Trainer:
 
     def _train(self) -> None:
         monitor = self._monitor
+        callbacks = [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks]
         result = train(
-            self._cluster,
-            self._job.params,
-            self._data,
-            self._state,
-            self._checkpoints,
-            [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks],
-            self._shutdown,
-            self._validate,
-            self._exhausted,
-            self._observers,
+            *(self._cluster, self._job.params, self._data, self._state, self._checkpoints),
+            *(callbacks, self._shutdown, self._validate, self._exhausted, self._observers),
             self._train_loop,
         )
         self._metrics.add_training(result, monitor.progress)
