@@ -225,6 +225,16 @@ def test_an_empty_axis_and_weights_for_a_test_alone_are_refused(tmp_path: Path) 
         )
 
 
+def test_rows_of_different_lengths_are_told_of(tmp_path: Path) -> None:
+    rows = [[1, 2], [3]] * (COUNT // 2)
+    with pytest.raises(InputError, match="features: its rows have different lengths or types"):
+        write(tmp_path / "out", rows, CLASSES)
+    with pytest.raises(InputError, match="targets: its rows have different lengths or types"):
+        write(tmp_path / "out", NUMBERS, rows)
+    # Before `fit` writes them.
+    assert not arrays.fit_files((np.zeros((COUNT, 4, 4), np.uint8), rows))
+
+
 def test_weights_stay_with_their_masks_through_an_augmentation(tmp_path: Path) -> None:
     images = RANDOM.integers(0, 255, (COUNT, 4, 4, 1)).astype(np.uint8)
     masks = RANDOM.integers(0, 3, (COUNT, 4, 4)).astype(np.uint8)
