@@ -82,12 +82,13 @@ def find_place(environ: Mapping[str, str] = os.environ) -> Place | None:
             f"--backend=jax: JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={position}: expected the "
             "number of hosts, and which of them this is, from 0"
         )
-    host, _, port = coordinator.rpartition(":")
-    if not (host and port.isdecimal()):
-        raise InputError(
-            f"--backend=jax: JAX_COORDINATOR_ADDRESS={coordinator}: expected HOST:PORT of the host "
-            "whose JAX_PROCESS_ID is 0"
-        )
+    for name, value in ((VARIABLES[0], coordinator), (_BIND, environ.get(_BIND, coordinator))):
+        host, _, port = value.rpartition(":")
+        if not ((host or name == _BIND) and port.isdecimal() and int(port) < 1 << 16):
+            raise InputError(
+                f"--backend=jax: {name}={value}: expected HOST:PORT of the host whose "
+                "JAX_PROCESS_ID is 0"
+            )
     return Place(coordinator, int(number), int(position)) if int(number) > 1 else None
 
 
