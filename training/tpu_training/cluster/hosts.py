@@ -244,6 +244,11 @@ def watching(end: End) -> Iterator[None]:
         raise
 
 
+def met() -> Hosts | None:
+    """Return the connections that this process has, from an earlier job, too."""
+    return _met
+
+
 def meet(place: Place, seconds: float) -> Hosts:
     """Wait for all hosts, for at most so many `seconds`, and return the connections to them.
 
