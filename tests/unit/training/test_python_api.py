@@ -378,13 +378,14 @@ def test_problems_are_reported_before_the_job_begins(
 
 
 def test_problems_of_several_arguments_are_reported_at_once(tmp_path: Path) -> None:
+    no_callbacks: Any = [print]
     with pytest.raises(InputError) as caught:
         tpu_training.fit(
             "mnist",
             data={"test": ARRAYS["train"]},
             model_dir=str(tmp_path / "m"),
             mode="fit",
-            callbacks=[print],
+            callbacks=no_callbacks,
         )
     for words in ("mode='fit'", "--model=mnist: unknown", "data has 'test'", "callbacks=[<built-"):
         assert words in str(caught.value)
