@@ -92,7 +92,6 @@ def fit(
     if isinstance(optimizer, str):
         values["optimizer"], optimizer = optimizer, None
     definition = noted(_definition, model, task, params)
-    # The parameters are the model's.
     made = definition and noted(_params, definition, params, values)
     place, given = noted(_data, data, validation, test) or ("", None)
     heard = noted(checked, callbacks, "callbacks=")
