@@ -2,9 +2,10 @@
 
 import functools
 import logging
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -83,19 +84,24 @@ def fit(
     """
     begun = time.monotonic()
     _begin(model_dir)
+    values, problems = _values(params, settings), list[errors.InputError]()
+    noted = functools.partial(_noted, problems)
     if mode not in MODES:
-        raise errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
-    values = _values(params, settings)
+        problems.append(errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}"))
     start.prepare_tensorflow(tpu, True, values.get("backend"))
-    definition = _definition(model, task, params)
     if isinstance(optimizer, str):
         values["optimizer"], optimizer = optimizer, None
-    definition = _compiled(definition, optimizer, loss, metrics)
-    place, given = _data(data, validation, test, model_dir)
+    definition = noted(_definition, model, task, params)
+    made = definition and noted(_params, definition, params, values)
+    place, given = noted(_data, data, validation, test) or ("", None)
+    heard = noted(checked, callbacks, "callbacks=")
+    if problems:
+        raise errors.ParamsError([str(each) for each in problems]) from problems[0]
     job = Job(
-        *(mode, tpu, tpu_project, tpu_zone, place, model_dir, definition),
-        params=_params(definition, params, values),
-        callbacks=tuple(checked(callbacks, "callbacks=")),
+        *(mode, tpu, tpu_project, tpu_zone, place, model_dir),
+        model=_compiled(definition, optimizer, loss, metrics),
+        params=made,
+        callbacks=tuple(heard),
         given=given,
     )
     try:
@@ -256,6 +262,7 @@ def write_data(
     Raises:
         InputError: The directory is used, or an array has a wrong shape or type.
     """
+    start.set_up_buckets(os.environ)
     from tpu_training.data.arrays import source_of_arrays
 
     splits = {"train": train, "test": test}
@@ -358,9 +365,16 @@ def _params(definition: ModelDefinition, given: Any, values: Mapping[str, Any]) 
     return build_params({}, values.items(), (), kind)
 
 
-def _data(
-    data: Any, validation: Any, test: Any, model_dir: str
-) -> tuple[str, dict[str, Any] | None]:
+def _noted(problems: list[errors.InputError], make: Callable[..., Any], *given: Any) -> Any:
+    """Return what `make` returns; add the InputError that it raises to `problems`."""
+    try:
+        return make(*given)
+    except errors.InputError as error:
+        problems.append(error)
+        return None
+
+
+def _data(data: Any, validation: Any, test: Any) -> tuple[str, dict[str, Any] | None]:
     """Return where the data is, and the examples of each split if they are handed over."""
     more = {"validation": validation, "test": test}
     more = {split: examples for split, examples in more.items() if examples is not None}

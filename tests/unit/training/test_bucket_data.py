@@ -26,7 +26,10 @@ from tpu_training.data.pipeline import evaluation_rows
 from tpu_training.data.preprocessing import parse_examples
 from tpu_training.data.validation import hold_out
 from tpu_training.errors import DataError, InputError
+from tpu_training.job import start
+from tpu_training.job.job import Job
 from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
 
@@ -212,6 +215,37 @@ def test_a_folder_of_a_bucket_that_is_used_or_missing_is_refused(bucket: Counted
         write_data("gs://counted/used", train=WRITTEN, test=WRITTEN)
     with pytest.raises(InputError, match=r"--output=gs://none/a: there is no bucket none"):
         write_data("gs://none/a", train=WRITTEN, test=WRITTEN)
+
+
+def test_a_training_converts_into_its_bucket_also_after_it_was_killed_meanwhile(
+    bucket: Counted, tmp_path: Path, on_disk: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.parquet").touch()
+    monkeypatch.setattr(start, "_files", lambda data: [Path(data)])
+
+    def convert(data: str, output: str, directory: str) -> None:
+        write_data(output, train=WRITTEN, test=WRITTEN)
+
+    monkeypatch.setattr(start, "_convert", convert)
+    model, place = load_model("mnist_cnn"), (f"{tmp_path}/rows.parquet", "gs://counted/model")
+    given = Job("train", None, None, None, *place, model, Params())
+    finish = conversion.NewFolder.finish
+
+    def die(self: conversion.NewFolder, path: Path) -> None:
+        finish(self, path)
+        if len(on_disk) == 3:
+            raise SystemExit("killed")
+
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(conversion.NewFolder, "finish", die)
+        killed.setattr(conversion.NewFolder, "remove", lambda _: None)
+        with pytest.raises(SystemExit, match="killed"):
+            start.with_converted_data(given)
+    made = start.with_converted_data(given).data
+    assert len(tf.io.gfile.glob(f"{made}/*-of-*")) == 14
+    assert rows(made) == sorted(zip(ROWS.tolist(), WRITTEN[1].tolist(), strict=True))
+    monkeypatch.setattr(start, "_convert", None)
+    assert start.with_converted_data(given).data == made
 
 
 def test_a_conversion_that_fails_leaves_nothing_in_the_bucket(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tpu_training import __main__ as program
+from tpu_training.api import write_data
+from tpu_training.errors import InputError
 from tpu_training.job.start import BUCKET_SETTINGS, prepare_tensorflow, set_up_buckets
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +36,15 @@ def test_fit_and_the_worker_of_a_tpu_vm_have_the_same_settings(
     assert {name: environ[name] for name in BUCKET_SETTINGS} == BUCKET_SETTINGS
     script = (ROOT / "agent" / "tpu_agent" / "startup" / "tpu_vm.sh").read_text(encoding="utf-8")
     assert dict(re.findall(r"^  (GCS_\w+)=(\d+)$", script, re.M)) == BUCKET_SETTINGS
+
+
+def test_writing_data_has_them_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    environ: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environ)
+    (tmp_path / "used").touch()
+    with pytest.raises(InputError, match="is not empty"):
+        write_data(str(tmp_path), train=([], []), test=([], []))
+    assert environ == BUCKET_SETTINGS
 
 
 def test_a_setting_of_the_users_is_kept() -> None:

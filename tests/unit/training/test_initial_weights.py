@@ -14,7 +14,11 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.checkpoints.initial_weights import load_initial_weights, map_names
+from tpu_training.checkpoints.initial_weights import (
+    check_first_weights,
+    load_initial_weights,
+    map_names,
+)
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import CheckpointError, InputError
@@ -43,6 +47,29 @@ class Net(tf.Module):  # type: ignore[misc]
         super().__init__()
         self.stem = Conv2D(3, 1, 2, seed=1)
         self.head = Dense(4, classes, seed=2)
+
+
+class Hosts:
+    """Two hosts, one after the other."""
+
+    processes = 2
+
+    def __init__(self) -> None:
+        self.heard: list[float] = []
+
+    def spread(self, value: float) -> tuple[float, float]:
+        self.heard.append(value)
+        return min(self.heard), max(self.heard)
+
+
+def test_hosts_that_begin_with_different_weights_are_refused() -> None:
+    hosts: Any = Hosts()
+    check_first_weights(hosts, Net())
+    check_first_weights(hosts, Net())
+    changed = Net()
+    changed.head.bias.assign_add(tf.ones(3))
+    with pytest.raises(InputError, match="begins with different weights on each host; draw them"):
+        check_first_weights(hosts, changed)
 
 
 @pytest.fixture(scope="module")

@@ -332,3 +332,15 @@ def test_a_missing_jax_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(InputError, match=r"--backend=jax.*tpu-stack-training\[jax\]"):
         connect_jax.__wrapped__(0)
+
+
+def test_a_later_job_of_a_process_does_not_wait_for_the_other_hosts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tpu_training.cluster import hosts, jax_devices
+
+    earlier = object()
+    monkeypatch.setattr(hosts, "_met", earlier)
+    # Nor does JAX take its service's address twice, however long the job may wait.
+    for seconds in (0.0, 300.0):
+        assert jax_devices._meet(None, hosts.Place("h:1", 2, 0), seconds) is earlier

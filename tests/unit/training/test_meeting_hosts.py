@@ -92,11 +92,19 @@ def test_with_the_variables_a_process_is_one_of_several() -> None:
         (("h:1", "2", "2"), "JAX_NUM_PROCESSES=2, JAX_PROCESS_ID=2"),
         (("h:1", "two", "0"), "JAX_NUM_PROCESSES=two"),
         (("h", "2", "0"), "JAX_COORDINATOR_ADDRESS=h: expected HOST:PORT"),
+        (("h:65536", "2", "0"), "JAX_COORDINATOR_ADDRESS=h:65536: expected HOST:PORT"),
     ],
 )
 def test_a_wrong_variable_is_named(values: tuple[str, str, str], said: str) -> None:
     with pytest.raises(InputError, match=f"--backend=jax: {re.escape(said)}"):
         find_place(dict(zip(hosts.VARIABLES, values, strict=True)))
+
+
+def test_a_wrong_address_to_listen_at_is_named() -> None:
+    values = dict(zip(hosts.VARIABLES, ("h:1", "2", "0"), strict=True))
+    assert find_place({**values, "JAX_COORDINATOR_BIND_ADDRESS": ":8476"})
+    with pytest.raises(InputError, match="JAX_COORDINATOR_BIND_ADDRESS=all: expected HOST:PORT"):
+        find_place({**values, "JAX_COORDINATOR_BIND_ADDRESS": "all"})
 
 
 def test_what_one_host_does_for_all_is_refused_on_the_others(
@@ -126,11 +134,13 @@ def test_a_coordinator_that_does_not_answer_is_named(meet: Meet) -> None:
     assert re.search(r"the coordinator 127\.0\.0\.1:\d+ .* did not answer host 1 of 2", str(error))
 
 
-def test_a_host_that_counts_otherwise_is_told(meet: Meet, coordinator: str) -> None:
-    first, second = meet(0, 1, count=2)
-    other = ThreadPoolExecutor(1).submit(hosts.meet, Place(coordinator, 5, 4), 5)
+@pytest.mark.parametrize("index", [1, 4])
+def test_a_host_that_counts_otherwise_is_told(meet: Meet, coordinator: str, index: int) -> None:
+    (first,) = meet(0, count=2)
+    with pytest.raises(EndpointError, match="JAX_NUM_PROCESSES=5 here, but 2 on host 0; set"):
+        hosts.meet(Place(coordinator, 5, index), 5)
+    (second,) = meet(1, count=2)
     assert [each.result().place.index for each in (first, second)] == [0, 1]
-    assert isinstance(other.exception(), EndpointError)
 
 
 def test_a_stranger_at_the_port_is_none_of_the_hosts(meet: Meet, coordinator: str) -> None:

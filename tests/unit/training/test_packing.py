@@ -271,11 +271,16 @@ def test_a_tokenizer_goes_with_the_model_which_then_takes_texts(
         tpu_training.evaluate(model, data)
 
 
-def test_ids_with_gaps_are_all_in_the_vocabulary(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fill", [None, 500])
+def test_ids_with_gaps_or_padding_outside_are_all_in_the_vocabulary(
+    tmp_path: Path, fill: int | None
+) -> None:
     library = pytest.importorskip("tokenizers")
     known = {"a": 3, "bee": 7, "<unk>": 1, "<s>": 5, "</s>": 9}
     tokens = library.Tokenizer(library.models.WordLevel(known, unk_token="<unk>"))
     tokens.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    if fill:
+        tokens.enable_padding(pad_id=fill)
     # A name that another file in a dataset has.
     tokens.save(str(tmp_path / "manifest.json"))
     place = convert(tmp_path, f"--vocabulary={tmp_path / 'manifest.json'}", "--pack")

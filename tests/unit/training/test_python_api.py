@@ -377,6 +377,20 @@ def test_problems_are_reported_before_the_job_begins(
     assert not (tmp_path / "m" / "tensorboard").exists()
 
 
+def test_problems_of_several_arguments_are_reported_at_once(tmp_path: Path) -> None:
+    no_callbacks: Any = [print]
+    with pytest.raises(InputError) as caught:
+        tpu_training.fit(
+            "mnist",
+            data={"test": ARRAYS["train"]},
+            model_dir=str(tmp_path / "m"),
+            mode="fit",
+            callbacks=no_callbacks,
+        )
+    for words in ("mode='fit'", "--model=mnist: unknown", "data has 'test'", "callbacks=[<built-"):
+        assert words in str(caught.value)
+
+
 def test_a_notebook_model_of_wrong_shapes_is_reported_with_its_line(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import tpu_training
 from tpu_training.data import arrays
-from tpu_training.data.conversion import convert
+from tpu_training.data.conversion import _serialise, convert
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import parse_manifest
@@ -200,6 +201,20 @@ def test_bytes_of_another_length_than_the_manifests_are_no_other_examples(tmp_pa
         inspect(folder)
 
 
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
+def test_a_weight_in_a_file_that_is_no_number_from_0_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: float
+) -> None:
+    # Another program's file: ours writes none.
+    monkeypatch.setattr(
+        "tpu_training.data.conversion._serialise",
+        lambda fields: _serialise(fields | {"weight": [weight]}),
+    )
+    folder = write(tmp_path / "out", NUMBERS.astype(np.float32), CLASSES, WEIGHTS)
+    with pytest.raises(DataError, match="a weight is out of range in the dataset data"):
+        inspect(folder)
+
+
 def test_an_empty_axis_and_weights_for_a_test_alone_are_refused(tmp_path: Path) -> None:
     empty = {"x": NUMBERS, "more": np.zeros((COUNT, 0))}
     with pytest.raises(InputError, match=r"features/more has the shape \(24, 0\), and so no value"):
@@ -208,6 +223,16 @@ def test_an_empty_axis_and_weights_for_a_test_alone_are_refused(tmp_path: Path) 
         tpu_training.write_data(
             str(tmp_path / "out"), train=(NUMBERS, CLASSES), test=(NUMBERS, CLASSES, WEIGHTS)
         )
+
+
+def test_rows_of_different_lengths_are_told_of(tmp_path: Path) -> None:
+    rows = [[1, 2], [3]] * (COUNT // 2)
+    with pytest.raises(InputError, match="features: its rows have different lengths or types"):
+        write(tmp_path / "out", rows, CLASSES)
+    with pytest.raises(InputError, match="targets: its rows have different lengths or types"):
+        write(tmp_path / "out", NUMBERS, rows)
+    # Before `fit` writes them.
+    assert not arrays.fit_files((np.zeros((COUNT, 4, 4), np.uint8), rows))
 
 
 def test_weights_stay_with_their_masks_through_an_augmentation(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.patience import PATIENCE
 from tpu_training.errors import EXIT_START_AGAIN, InputError, Interrupted
 from tpu_training.job.supervision import supervised
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 
 SCRIPT = """
 import signal, sys
@@ -85,6 +87,31 @@ def test_a_sigterm_before_the_training_ends_the_block(quiet_signals: None) -> No
     with pytest.raises(Interrupted, match="nothing to save"), supervised():
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.training
+def test_an_end_during_the_last_evaluation_waits_for_what_is_being_saved(
+    one_device: Any, quiet_signals: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.unit.training.test_own_step import CLASSES, ROWS, dense, on
+    from tpu_training.cluster.cluster import Cluster
+
+    heard, left = list[ShutdownRequest](), list[list[str]]()
+    monkeypatch.setattr(ShutdownRequest, "install", lambda self: heard.append(self))
+    saved = tmp_path / "checkpoints"
+    monkeypatch.setattr(
+        Cluster, "finish", lambda _: left.append([each.name for each in saved.glob("*.index")])
+    )
+
+    class Last(Callback):
+        def between_loops(self, step: int, report: LoopReport) -> None:
+            if step == report.last_step:
+                heard[0].request("another host has to end")
+
+    given = {"data": (ROWS, CLASSES), "test": (ROWS, CLASSES), "model_dir": str(tmp_path)}
+    with pytest.raises(Interrupted, match="another host has to end; start again to resume"):
+        on(one_device, model=dense("matrix"), callbacks=[Last()], steps=4, **given)
+    assert left == [["ckpt-4.index"]]
 
 
 def test_a_program_keeps_its_own_handler(quiet_signals: None) -> None:

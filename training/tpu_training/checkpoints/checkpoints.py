@@ -20,6 +20,7 @@ import tensorflow as tf
 import tpu_training.checkpoints.reader as reader
 from tpu_core.lease import LeaseError, NoLease, Right
 from tpu_training.cluster.cluster import Cluster
+from tpu_training.cluster.google import is_bucket
 from tpu_training.errors import CheckpointError, DivergedError
 from tpu_training.models.params import Params
 
@@ -360,7 +361,7 @@ class CheckpointFolder:
         lines = [f'model_checkpoint_path: "{names[-1]}"\n']
         lines += [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
         # An object appears in a bucket atomically; a file on disk needs a rename.
-        in_bucket = "://" in self._directory
+        in_bucket = is_bucket(self._directory)
         path = f"{self._directory}/{_STATE_FILE}"
         unfinished = path if in_bucket else f"{path}.unfinished"
         with tf.io.gfile.GFile(unfinished, "w") as file:

@@ -13,6 +13,7 @@ import re
 import tempfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -102,6 +103,20 @@ def load_initial_weights(cluster: Cluster, params: Params, model: tf.Module) -> 
         loaded = _loaded_by_name(cluster, params, model)
     _log(params.init_from, loaded)
     return loaded
+
+
+def check_first_weights(cluster: Cluster, model: tf.Module) -> None:
+    """Raise InputError where hosts that train together begin with different weights."""
+    if cluster.processes == 1:
+        return
+    content = 0
+    for variable in model.variables:
+        content = zlib.crc32(variable.numpy().tobytes(), content)
+    if len({*cluster.spread(content)}) > 1:
+        raise InputError(
+            "--model: begins with different weights on each host; draw them from the `seed` that "
+            "create_model gets, and start with the same --init_from on every host"
+        )
 
 
 def _loaded_by_name(cluster: Cluster, params: Params, model: tf.Module) -> Loaded:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tpu_core import records
 from tpu_training import errors, tasks
 from tpu_training.checkpoints.reader import Value, checkpoint_paths, plain
+from tpu_training.cluster.google import is_bucket
 from tpu_training.data import files
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
@@ -80,7 +81,7 @@ class ModelDescription:
 
 def _trusted(name: str, model_dir: str, way: str) -> str:
     """Return `name`, unless it is a file here, to be run, that a bucket's writers have chosen."""
-    if name.endswith(".py") and "://" in model_dir:
+    if name.endswith(".py") and is_bucket(model_dir):
         raise errors.InputError(
             f"{_path(model_dir)} names the program {name} of this machine, as anyone who can "
             f"write there may do; if it is the program that was trained, pass {way}"

@@ -59,6 +59,11 @@ def metadata(path: str) -> str | None:
         return None
 
 
+def is_bucket(path: str) -> bool:
+    """Return whether a path is a URL."""
+    return "://" in path
+
+
 def bucket(name: str, environ: Mapping[str, str] = os.environ) -> Bucket:
     """Return a bucket, with the token with which TensorFlow itself reaches it.
 

@@ -82,12 +82,13 @@ def find_place(environ: Mapping[str, str] = os.environ) -> Place | None:
             f"--backend=jax: JAX_NUM_PROCESSES={number}, JAX_PROCESS_ID={position}: expected the "
             "number of hosts, and which of them this is, from 0"
         )
-    host, _, port = coordinator.rpartition(":")
-    if not (host and port.isdecimal()):
-        raise InputError(
-            f"--backend=jax: JAX_COORDINATOR_ADDRESS={coordinator}: expected HOST:PORT of the host "
-            "whose JAX_PROCESS_ID is 0"
-        )
+    for name, value in ((VARIABLES[0], coordinator), (_BIND, environ.get(_BIND, coordinator))):
+        host, _, port = value.rpartition(":")
+        if not ((host or name == _BIND) and port.isdecimal() and int(port) < 1 << 16):
+            raise InputError(
+                f"--backend=jax: {name}={value}: expected HOST:PORT of the host whose "
+                "JAX_PROCESS_ID is 0"
+            )
     return Place(coordinator, int(number), int(position)) if int(number) > 1 else None
 
 
@@ -129,7 +130,7 @@ class Hosts:
             LostHostError: One has left since the last job.
         """
         self._jobs, self._end = self._jobs + 1, end
-        for index in self._gone:
+        for index in [*self._gone]:
             self._lose(f"host {index} {_WITHOUT_A_WORD}")
         if self._lost:
             raise LostHostError(self._lost)
@@ -243,6 +244,11 @@ def watching(end: End) -> Iterator[None]:
         raise
 
 
+def met() -> Hosts | None:
+    """Return the connections that this process has, from an earlier job, too."""
+    return _met
+
+
 def meet(place: Place, seconds: float) -> Hosts:
     """Wait for all hosts, for at most so many `seconds`, and return the connections to them.
 
@@ -304,16 +310,17 @@ def _greet(
         return
     del greeting[guest]
     word, *numbers = said.decode(errors="replace").split()[:3] or [""]
-    expected = {str(i) for i in range(1, place.count)}
-    if word == _GREETING and len(numbers) == 2 and numbers[0] in expected:
-        if numbers[1] == str(place.count):
-            if before := here.pop(int(numbers[0]), None):
+    if word == _GREETING and len(numbers) == 2:
+        index, count = numbers
+        if count != str(place.count):
+            told = f"JAX_NUM_PROCESSES={count} here, but {place.count} on host 0"
+            with contextlib.suppress(OSError):
+                guest.sendall(f"{_SORRY} {told}; set the same on every host\n".encode())
+        elif index in map(str, range(1, place.count)):
+            if before := here.pop(int(index), None):
                 before.close()
-            here[int(numbers[0])] = guest
+            here[int(index)] = guest
             return
-        with contextlib.suppress(OSError):
-            told = f"JAX_NUM_PROCESSES={numbers[1]} here, but {place.count} on host 0"
-            guest.sendall(f"{_SORRY} {told}; set the same on every host\n".encode())
     guest.close()
 
 

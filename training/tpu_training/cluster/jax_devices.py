@@ -229,7 +229,9 @@ def _split_cpu(jax: Any, count: int) -> None:
 
 
 def _meet(jax: Any, place: hosts.Place, seconds: float) -> hosts.Hosts:
-    """Join the other hosts, before JAX looks for devices."""
+    """Join the other hosts, before JAX looks for devices; once in a process, as JAX does."""
+    if others := hosts.met():
+        return others
     others = hosts.meet(place, seconds)
     # CPUs have no network of their own.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -30,35 +30,37 @@ def source_of_arrays(
     """
     from tpu_training.data import data_set, function  # They load TensorFlow.
 
-    arrays = {
-        split: np.asarray(features)
-        for split, (features, *_) in splits.items()
-        if not isinstance(features, Mapping)
-    }
+    made = {split: _array(features) for split, (features, *_) in splits.items()}
+    arrays = {split: array for split, array in made.items() if array is not None}
     texts = {split: array for split, array in arrays.items() if array.dtype.kind in "UO"}
     plain = {
         split: (np.arange(len(array)) if split in texts else array,)
         for split, array in arrays.items()
     }
     given = {split: (*plain.get(split, one[:1]), *one[1:]) for split, one in splits.items()}
-    made = data_set.given_function(given, class_names, shuffles=False)
-    return function.source_of(made, name, source.Options(), texts or None)
+    examples = data_set.given_function(given, class_names, shuffles=False)
+    return function.source_of(examples, name, source.Options(), texts or None)
 
 
 def fit_files(examples: Any) -> bool:
     """Return whether the `examples` of a split are arrays of bytes, token ids or texts."""
     if not (isinstance(examples, tuple) and len(examples) == 2):
         return False
-    if any(isinstance(part, Mapping) for part in examples):
-        return False
-    try:
-        features = np.asarray(examples[0])
-    except ValueError:  # Rows of different lengths, which are told of later.
+    features, targets = map(_array, examples)
+    if features is None or targets is None:
         return False
     # The look at examples goes by the same types: other whole numbers are arrays like any.
     images = features.dtype == np.uint8 and features.ndim in (3, 4)
     ids = features.dtype in (np.int32, np.int64) and features.ndim == 2
     return images or ids or (features.dtype.kind in "UO" and features.ndim == 1)
+
+
+def _array(values: Any) -> Array | None:
+    """Return an array; None of several, and of rows of different lengths, which are told later."""
+    try:
+        return None if isinstance(values, Mapping) else np.asarray(values)
+    except ValueError:
+        return None
 
 
 # MNIST's IDX files, http://yann.lecun.com/exdb/mnist/: two zero bytes, the element type, the number

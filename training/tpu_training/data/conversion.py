@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tpu_training.cluster.google import is_bucket
 from tpu_training.data import arrays, manifest, source, tables
 from tpu_training.data import tokenizer as tokenizers
 from tpu_training.data.manifest import DataFile, Manifest, Split
@@ -44,6 +45,7 @@ _MOST_OPEN, _OTHER_FILES = 8192, 256
 # Those of a bucket that are on this machine's disk at the same time: a GiB.
 _AT_ONCE = 64
 _UNFINISHED = ".unfinished"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.tfrecord$")
 _CHUNK = 256
 _CHANNELS = (1, 3)
 
@@ -253,17 +255,15 @@ def refuse_used(output: str) -> None:
         # Unlike `listdir`, it fails where the bucket doesn't answer.
         pattern = f"{glob.escape(output.rstrip('/'))}/*"
         found = [path.rstrip("/").rpartition("/")[2] for path in tf.io.gfile.glob(pattern)]
+        if manifest.FILE_NAME not in found:
+            # A conversion that was killed left them; none of them is whole data.
+            found = [name for name in found if not _SHARD.search(name)]
     else:
         found = os.listdir(output) if os.path.isdir(output) else []
     names = sorted(name for name in found if not name.startswith("."))
     if names:
         what = f"is not empty ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
         raise InputError(f"--output={output}: {what}; choose a new folder, or remove this one")
-
-
-def is_bucket(path: str) -> bool:
-    """Return whether a path is a URL."""
-    return "://" in path
 
 
 @dataclass

@@ -109,7 +109,7 @@ def local_copy(folder: str) -> str:
     check_bucket(folder, "local_copy")
     if not tf.io.gfile.isdir(folder):
         raise InputError(f"local_copy: there is no folder {folder}")
-    if "://" not in folder:
+    if not google.is_bucket(folder):
         return folder
     copy = tempfile.mkdtemp(prefix="copy-")
     atexit.register(shutil.rmtree, copy, ignore_errors=True)

@@ -42,7 +42,7 @@ def parse_examples(serialised: tf.Tensor, manifest: manifests.Manifest) -> tuple
     else:
         values = _array(batch[name], spec.shape, spec.dtype)
     targets = _checked_targets(batch, manifest)
-    return values, (targets, batch[manifests.WEIGHT]) if manifest.weighted else targets
+    return values, (targets, _weights(batch, manifest)) if manifest.weighted else targets
 
 
 def _array(content: tf.Tensor, shape: Sequence[int], dtype: str) -> tf.Tensor:
@@ -59,6 +59,14 @@ def _arrays(
     batch: dict[str, tf.Tensor], field: str, forms: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> dict[str, tf.Tensor]:
     return {name: _array(batch[f"{field}/{name}"], shape, dtype) for name, shape, dtype in forms}
+
+
+def _weights(batch: dict[str, tf.Tensor], manifest: manifests.Manifest) -> tf.Tensor:
+    weights = batch[manifests.WEIGHT]
+    in_range = tf.reduce_all(tf.logical_and(weights >= 0, weights <= weights.dtype.max))
+    message = f"a weight is out of range in the dataset {manifest.name}: a number from 0"
+    with tf.control_dependencies([tf.debugging.Assert(in_range, [message])]):
+        return tf.identity(weights)
 
 
 def _checked_targets(batch: dict[str, tf.Tensor], manifest: manifests.Manifest) -> Any:

@@ -135,7 +135,8 @@ class LibraryTokenizer(Tokenizer):
             raise ValueError(f"has no token that begins a text, such as {', '.join(_FIRST)}")
         self.start, self.end = begin, [] if last is None else [last]
         # Its own ids stay, so that they fit the weights of others; those get a row more.
-        one_more = fill is None or fill in (first, last)
+        # Padding that ends texts, too, or is no token of the vocabulary fills nothing.
+        one_more = fill is None or fill in (first, last) or fill >= size
         self.padding, self.size = (size, size + 1) if one_more else (fill or 0, size)
 
     def whole(self, text: str) -> list[int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpu_training import errors, tasks
+from tpu_training.cluster.google import is_bucket
 from tpu_training.data.manifest import FILE_NAME, is_function, no_manifest, parse_manifest
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models.params import JAX, Params, parse_steps
@@ -104,7 +105,7 @@ def check_local_files(job: Job) -> None:
 
 
 def _data_problems(job: Job) -> Iterator[str]:
-    if "://" in job.data or job.given is not None:
+    if is_bucket(job.data) or job.given is not None:
         return
     if is_function(job.data):
         # What it gives is only known with TensorFlow.
@@ -130,7 +131,7 @@ def _data_problems(job: Job) -> Iterator[str]:
 
 
 def _directory_problems(model_dir: str) -> Iterator[str]:
-    if "://" in model_dir:
+    if is_bucket(model_dir):
         return
     path = Path(model_dir).absolute()
     try:
@@ -150,7 +151,9 @@ def _directory_problems(model_dir: str) -> Iterator[str]:
 def _weights_problems(job: Job) -> Iterator[str]:
     path = job.params.init_from
     # A job that resumes reads its own checkpoint. Only TensorFlow can look for one in a bucket.
-    if not path or "://" in path + job.model_dir or Path(job.model_dir, "checkpoints").exists():
+    if not path or is_bucket(path) or is_bucket(job.model_dir):
+        return
+    if Path(job.model_dir, "checkpoints").exists():
         return
     if not (Path(path).exists() or Path(f"{path}.index").exists()):
         yield f"--init_from={path}: there is no such file, folder or checkpoint"

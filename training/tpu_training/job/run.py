@@ -112,7 +112,7 @@ def check_hosts(cluster: Cluster, job: Job, data: data_set.DataSet) -> None:
                 f"{what} on every host; start the same command with the same files on all of them"
             )
     folder = job.model_dir.rstrip("/")
-    leased = job.trains and (folder.startswith("gs://") or "://" not in folder)
+    leased = job.trains and (folder.startswith("gs://") or not google.is_bucket(folder))
     # By now host 0 holds it.
     if any(cluster.agree(leased and not tf.io.gfile.exists(f"{folder}/{FILE_NAME}"))):
         raise errors.InputError(
@@ -253,15 +253,20 @@ class Trainer:
     def run(self) -> Result:
         """Train and evaluate, as the job's mode says, and write the results."""
         # Whatever fails from here on, a pending checkpoint is written before the lease ends.
-        summaries, observers = self._monitor.summaries, self._observers
-        with closing(summaries), started(observers, self._step()), self._checkpoints:
-            if self._job.trains:
-                self._train()
-            self._validate(self._step())
-            self._test(self._step())
-            if self._job.trains:
-                self._monitor.ledger.finish()
-            self._hang_timer.reset()
+        summaries, observers = closing(self._monitor.summaries), self._observers
+        try:
+            with self._shutdown, summaries, started(observers, self._step()), self._checkpoints:
+                if self._job.trains:
+                    self._train()
+                self._validate(self._step())
+                self._test(self._step())
+                if self._job.trains:
+                    self._monitor.ledger.finish()
+                self._hang_timer.reset()
+        except errors.Interrupted:
+            # All hosts have agreed to end; none does before what another one saves is whole.
+            self._cluster.finish()
+            raise
         self._lease.confirm()
         result = self._write_results()
         self._cluster.finish()
@@ -278,6 +283,7 @@ class Trainer:
         if restored is None:
             if not state.unsaved:
                 initial_weights.load_initial_weights(self._cluster, job.params, state.model)
+            initial_weights.check_first_weights(self._cluster, state.model)
             # It began as a copy of the weights that these replaced.
             if state.average:
                 state.average.reset()
@@ -306,20 +312,12 @@ class Trainer:
 
     def _train(self) -> None:
         monitor = self._monitor
-        with self._shutdown:
-            result = train(
-                self._cluster,
-                self._job.params,
-                self._data,
-                self._state,
-                self._checkpoints,
-                [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks],
-                self._shutdown,
-                self._validate,
-                self._exhausted,
-                self._observers,
-                self._train_loop,
-            )
+        callbacks = [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks]
+        result = train(
+            *(self._cluster, self._job.params, self._data, self._state, self._checkpoints),
+            *(callbacks, self._shutdown, self._validate, self._exhausted, self._observers),
+            self._train_loop,
+        )
         self._metrics.add_training(result, monitor.progress)
         self._metrics.values.update(monitor.curves.figures)
 

@@ -189,7 +189,7 @@ def with_converted_data(job: Job) -> Job:
         key = repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in found])
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     directory = f"{job.model_dir.rstrip('/')}/data-{digest}"
-    write = _write_to_bucket if "://" in directory else _write
+    write = _write_to_bucket if google.is_bucket(directory) else _write
     write(job.data, directory)
     return dataclasses.replace(job, data=directory)
 
@@ -197,7 +197,7 @@ def with_converted_data(job: Job) -> Job:
 def _files(data: str) -> list[Path]:
     """Return the shards that `data` names, a file or a folder."""
     path = Path(data)
-    if "://" in data or (path / FILE_NAME).is_file():
+    if google.is_bucket(data) or (path / FILE_NAME).is_file():
         return []
     if path.suffix in _SUFFIXES and not path.exists():
         raise InputError(f"--data={data}: there is no such file or directory")
@@ -228,14 +228,8 @@ def _write_to_bucket(data: str, directory: str) -> None:
     from tpu_training.data import files
 
     files.check_bucket(directory, "--model-dir")
-    if files.size(f"{directory}/{FILE_NAME}") is not None:
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "data")
-        _convert(data, str(made), directory)
-        # The manifest last: what has one is whole.
-        for path in sorted(made.iterdir(), key=lambda path: path.name == FILE_NAME):
-            files.write_bytes(f"{directory}/{path.name}", path.read_bytes())
+    if files.size(f"{directory}/{FILE_NAME}") is None:
+        _convert(data, directory, directory)
 
 
 def _convert(data: str, output: str, directory: str) -> None:

@@ -123,7 +123,7 @@ def train(
                 callback.between_loops(step, report)
             # A request that came after the decision to save waits for the next loop.
             if ends:
-                _leave(cluster, checkpoints)
+                checkpoints.wait()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved; start again to resume")
             if evaluates:
                 try:
@@ -131,7 +131,7 @@ def train(
                 except Interrupted:
                     if not saves:
                         checkpoints.save(step)
-                    _leave(cluster, checkpoints)
+                    checkpoints.wait()
                     raise
             if not (running or saves) and exhausted(step):
                 checkpoints.save(step)
@@ -147,12 +147,6 @@ def _agreed(
     if ends:
         shutdown.join()
     return seconds, bool(ends), bool(saves)
-
-
-def _leave(cluster: Cluster, checkpoints: Checkpoints) -> None:
-    """Wait until what is being saved is whole, on whichever host."""
-    checkpoints.wait()
-    cluster.finish()
 
 
 def _diverged(

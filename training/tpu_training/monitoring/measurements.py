@@ -20,6 +20,7 @@ import tensorflow as tf
 from tpu_core import ledger as ledgers
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import why_silent
+from tpu_training.cluster.google import is_bucket
 from tpu_training.data import data_set, files
 from tpu_training.errors import EndpointError
 from tpu_training.goodput.account import account
@@ -295,7 +296,7 @@ def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
     Raises:
         EndpointError: The workers are silent or idle.
     """
-    if "://" not in logdir:
+    if not is_bucket(logdir):
         logdir = os.path.abspath(logdir)
         logger.warning("profile: each worker writes to %s on its own disk", logdir)
     services = ",".join(f"grpc://{_profiler_of(worker)}" for worker in workers)
