@@ -93,7 +93,7 @@ docs: setup  ## Generate docs/settings.md, docs/commands.md and docs/errors.md f
 	@$(PY) tools/commands_page.py > docs/commands.md
 	@$(PY) -m tpustack doctor --markdown > docs/errors.md
 
-catalog: setup  ## Generate what other packages know of TPUs and machines from infra/catalog
+catalog: setup  ## Generate what other packages know of TPUs and machines from infra/tpu_infra/catalog
 	@$(PY) tools/local_catalog.py
 	@$(PY) tools/training_catalog.py
 
@@ -130,7 +130,7 @@ sbom: release-tools  ## List what a deployment and a machine install, as Cyclone
 # Users choose older releases of TensorFlow, and only newer ones fix their advisories.
 AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
   requirements-release agent/tpu_agent/locks/tensorflow-cpu-2.19.1 \
-  agent/tpu_agent/locks/tensorflow-tpu-2.19.1 agent/tpu_agent/locks/tensorflow-cpu-jax-2.19.1 infra/template/requirements,$(lock).txt) $(wildcard examples/*/requirements.txt)
+  agent/tpu_agent/locks/tensorflow-tpu-2.19.1 agent/tpu_agent/locks/tensorflow-cpu-jax-2.19.1 infra/tpu_infra/template/requirements,$(lock).txt) $(wildcard examples/*/requirements.txt)
 
 # Each exception has its reason in .pip-audit.txt.
 audit: release-tools  ## Ask the advisory databases about every locked package (needs the network)
@@ -158,10 +158,10 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@sed -n '/^[ #]/d; /^pulumi-gcp=/d; s/ \\$$//p' requirements-deploy.txt > .new-project.txt
 	@grep -o '^pulumi-gcp==[^ ]*' requirements-next.txt >> .new-project.txt
 	@$(LOCK) --universal --no-annotate pyproject.toml --group pyproject.toml:setup \
-	  --constraint .new-project.txt --output-file infra/template/requirements.txt
+	  --constraint .new-project.txt --output-file infra/tpu_infra/template/requirements.txt
 	@rm .new-project.txt
 	@printf 'parver\npulumi-gcp\n' | $(LOCK) --universal --no-annotate --no-deps - \
-	  --constraint requirements.txt --output-file infra/locks/pulumi-gcp-8.txt
+	  --constraint requirements.txt --output-file infra/tpu_infra/locks/pulumi-gcp-8.txt
 	@$(LOCK) --universal requirements-release.in --output-file requirements-release.txt
 	@$(PY) tools/lock_machines.py
 

@@ -17,13 +17,13 @@ import psutil
 import requests
 
 from bench.measure import Result
-from infra.names import names_of
-from infra.settings.parse import parse
 from tests.browser import Page, browsing, find_browser, serving
 from tests.sandbox import PROJECT, make_project, make_trainer, running, session, write_stack
 from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
+from tpu_infra.names import names_of
+from tpu_infra.settings.parse import parse
 from tpustack.cloud.google import Google
 from tpustack.dashboard.server import Application
 from tpustack.dashboard.sources import Place

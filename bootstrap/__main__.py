@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pulumi
 
-from bootstrap.program import declare
-from bootstrap.settings import BootstrapError, parse
-from infra.settings.parse import config_from_engine
+from tpu_bootstrap.program import declare
+from tpu_bootstrap.settings import BootstrapError, parse
+from tpu_infra.settings.parse import config_from_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from infra import program
+from tpu_infra import program
 
 program.run(Path(__file__).resolve().parent.parent)

@@ -8,6 +8,6 @@ from pulumi_policy import PolicyPack
 # Python puts the folder that it runs on the path; the imports start at the folder above it.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from policy.rules import RULES  # noqa: E402
+from tpu_policy.rules import RULES  # noqa: E402
 
 PolicyPack("tpu-stack", [rule.as_policy() for rule in RULES])

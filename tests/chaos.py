@@ -29,13 +29,13 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from infra.catalog import Catalog
-from infra.checks import find_problems
-from infra.checks.context import Context
-from infra.names import names_of
-from infra.settings.base import SettingsError
-from infra.settings.parse import NAMESPACE, parse, stack_path
 from tests.watch import Watch
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import find_problems
+from tpu_infra.checks.context import Context
+from tpu_infra.names import names_of
+from tpu_infra.settings.base import SettingsError
+from tpu_infra.settings.parse import NAMESPACE, parse, stack_path
 from tpustack import project
 from tpustack.cloud.google import Google, look_up
 from tpustack.console import Interrupted, handled

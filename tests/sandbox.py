@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from infra.settings.parse import stack_path
 from localcloud.testing import Session
+from tpu_infra.settings.parse import stack_path
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator, Source
+from tpu_infra.catalog import Catalog
+from tpu_infra.catalog.entries import Accelerator, Source
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "localcloud" / "localcloud" / "data"
@@ -38,7 +38,7 @@ def main() -> int:
 
 def _header(about: str, sources: Iterable[Source]) -> list[str]:
     return [
-        "# Written by `make catalog` from infra/catalog: edit the facts there.",
+        "# Written by `make catalog` from infra/tpu_infra/catalog: edit the facts there.",
         f"# {about}",
         "# Sources:",
         *(f"#   {source.url}, {source.date}" for source in dict.fromkeys(sources)),

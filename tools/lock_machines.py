@@ -19,9 +19,9 @@ from typing import Any
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
-from infra.catalog import Catalog
-from infra.catalog.entries import JAX_PACKAGE, VM_PACKAGE
 from tpu_agent.bundle import LOCKS
+from tpu_infra.catalog import Catalog
+from tpu_infra.catalog.entries import JAX_PACKAGE, VM_PACKAGE
 
 _UV = Path(sys.executable).with_name("uv")
 _OLDEST = 10

@@ -10,8 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator, Chip, Price
+from tpu_infra.catalog import Catalog
+from tpu_infra.catalog.entries import Accelerator, Chip, Price
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "training" / "tpu_training" / "compile" / "tpus.json"
@@ -23,7 +23,7 @@ def content(catalog: Catalog) -> str:
     chips = {name: _chip(chip) for name, chip in catalog.chips.items() if name in used}
     types = {name: _type(catalog, one) for name, one in catalog.accelerators.items()}
     return (
-        '{\n"_": "Written by `make catalog` from infra/catalog: edit the facts there.",\n'
+        '{\n"_": "Written by `make catalog` from infra/tpu_infra/catalog: edit the facts there.",\n'
         f'"chips": {_lines(chips)},\n"types": {_lines(types)}\n}}\n'
     )
 

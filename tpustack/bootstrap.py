@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
+from tpu_bootstrap.settings import BootstrapError, BootstrapSettings, parse, rights_of
 from tpu_core.words import plural
 from tpustack.cloud.google import require_project
 from tpustack.console import say

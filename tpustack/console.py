@@ -75,7 +75,7 @@ def stacks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 def zones(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the zones with TPUs."""
-    from infra.catalog import Catalog
+    from tpu_infra.catalog import Catalog
 
     types = Catalog().accelerators.values()
     found = {zone for tpu in types for zone in tpu.zones}
@@ -84,7 +84,7 @@ def zones(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
 
 def accelerators(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Offer the types of TPU, smallest first within a family."""
-    from infra.catalog import Catalog
+    from tpu_infra.catalog import Catalog
 
     catalog = Catalog()
     return [n for n in (*catalog.accelerators, *catalog.hosts) if n.startswith(incomplete)]

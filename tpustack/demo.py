@@ -23,8 +23,8 @@ import click
 from rich.console import Console
 
 import tpu_training
-from infra.cost import aligned
 from tpu_core.words import duration, plural
+from tpu_infra.cost import aligned
 from tpustack import datasets, errors, local, project
 from tpustack.cloud.google import Google
 from tpustack.commands.new import create

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from infra.settings.base import Problem
+    from tpu_infra.settings.base import Problem
 
 # The first Python that the locked TensorFlow has no wheel for.
 _WITHOUT_TENSORFLOW = (3, 13)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from infra.cost import Estimate, aligned
 from tpu_core import words
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 from tpu_core.ledger import FOLDER, File
+from tpu_infra.cost import Estimate, aligned
 from tpu_training.goodput.account import STATES, Account
 from tpustack.cloud.google import Google
 from tpustack.console import line

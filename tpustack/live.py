@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from infra.apis import COMPUTE_API, TPU_API, apis_of
-from infra.catalog.entries import Accelerator
-from infra.checks import context
-from infra.checks import tpu as tpu_checks
-from infra.deployer import makes_accounts, permissions_of
-from infra.grants import On, elsewhere
-from infra.names import project_of
-from infra.settings import StackSettings, machines
 from tpu_core.google import HIDDEN
 from tpu_core.words import plural
+from tpu_infra.apis import COMPUTE_API, TPU_API, apis_of
+from tpu_infra.catalog.entries import Accelerator
+from tpu_infra.checks import context
+from tpu_infra.checks import tpu as tpu_checks
+from tpu_infra.deployer import makes_accounts, permissions_of
+from tpu_infra.grants import On, elsewhere
+from tpu_infra.names import project_of
+from tpu_infra.settings import StackSettings, machines
 from tpustack.cloud.google import (
     COMPUTE,
     MANAGER,

@@ -68,7 +68,7 @@ def read_yaml(path: Path) -> Any:
     # The jobs' commands load neither YAML nor the settings, which take longer than their work.
     import yaml
 
-    from infra.settings.parse import load_yaml, yaml_reason
+    from tpu_infra.settings.parse import load_yaml, yaml_reason
 
     name = f"{path.parent.name}/{path.name}"
     try:

@@ -9,14 +9,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infra.catalog import Catalog
-from infra.checks import find_problems, find_warnings, software, with_checks
-from infra.checks.context import Context, nearest, one_of
-from infra.cost import Estimate, of_stack
-from infra.names import names_of
-from infra.settings import StackSettings, base, parse
-from infra.settings.machines import Architecture, RunOn
 from tpu_core import words
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import find_problems, find_warnings, software, with_checks
+from tpu_infra.checks.context import Context, nearest, one_of
+from tpu_infra.cost import Estimate, of_stack
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings, base, parse
+from tpu_infra.settings.machines import Architecture, RunOn
 from tpustack import errors
 from tpustack.errors import UsageError
 from tpustack.project import locked_provider, root

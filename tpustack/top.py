@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from infra.catalog import Catalog
-from infra.cost import aligned, of_stack
-from infra.names import names_of
 from tpu_core import words
 from tpu_core.google import Json
+from tpu_infra.catalog import Catalog
+from tpu_infra.cost import aligned, of_stack
+from tpu_infra.names import names_of
 from tpustack import console, errors, stacks
 from tpustack.cloud.google import (
     Forbidden,

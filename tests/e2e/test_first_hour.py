@@ -15,9 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog import Catalog
-from infra.deployer import permissions_of
-from infra.settings.parse import load_stack_file
 from localcloud.app import LocalCloud, resource_names, soft_deleted_bytes
 from localcloud.core import projects
 from localcloud.core.call import Principal
@@ -29,6 +26,9 @@ from localcloud.services.tpu import hosts
 from localcloud.services.tpu.catalog import accelerators
 from localcloud.testing import Client
 from tests.watch import asked_hosts, configured_indexes
+from tpu_infra.catalog import Catalog
+from tpu_infra.deployer import permissions_of
+from tpu_infra.settings.parse import load_stack_file
 from tpustack.commands.init import runtime_for
 
 from .engineer import Engineer, Life

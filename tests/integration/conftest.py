@@ -18,13 +18,13 @@ import pytest
 import requests
 import yaml
 
-from infra.deployer import Permissions
 from localcloud.app import LocalCloud
 from localcloud.cli import main as localcloud
 from localcloud.lifecycle import run_file
 from localcloud.testing import Session
 from tests.patience import PATIENCE
 from tests.sandbox import make_project, make_trainer, session, write_stack
+from tpu_infra.deployer import Permissions
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack

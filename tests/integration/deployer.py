@@ -7,9 +7,9 @@ from typing import Any
 
 import requests
 
-from bootstrap.settings import UNLIMITED
-from infra.deployer import OBJECTS_ROLE, Permissions
 from localcloud.testing import Session
+from tpu_bootstrap.settings import UNLIMITED
+from tpu_infra.deployer import OBJECTS_ROLE, Permissions
 from tpustack.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"

@@ -8,8 +8,8 @@ from typing import Any
 
 import requests
 
-from infra.components.identity import week
-from infra.deployer import CHANGE, READ, WRITE, permissions_of
+from tpu_infra.components.identity import week
+from tpu_infra.deployer import CHANGE, READ, WRITE, permissions_of
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 

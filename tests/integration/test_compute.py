@@ -16,9 +16,9 @@ import pytest
 import requests
 import yaml
 
-from infra.catalog import Catalog
 from tests.patience import PATIENCE, until
 from tests.sandbox import make_trainer
+from tpu_infra.catalog import Catalog
 from tpustack import stacks
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand

@@ -11,9 +11,9 @@ import pytest
 import requests
 from rich.console import Console
 
-from infra.deployer import CHANGE, READ, WAIT, WRITE, permissions_of
 from tests.patience import until
 from tests.sandbox import session
+from tpu_infra.deployer import CHANGE, READ, WAIT, WRITE, permissions_of
 from tpustack.cloud.google import Google
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import requests
 
-from infra.deployer import CHANGE, READ, WRITE, objects_condition, permissions_of
 from localcloud.testing import Session
+from tpu_infra.deployer import CHANGE, READ, WRITE, objects_condition, permissions_of
 from tpustack.engine.stack import Stack
 
 from .test_recovery import FORMS, NODES

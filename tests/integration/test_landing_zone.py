@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.deployer import READ, WRITE, permissions_of
-from infra.grants import commands
-from infra.names import names_of
-from infra.settings.parse import parse
 from localcloud.testing import Session
+from tpu_infra.deployer import READ, WRITE, permissions_of
+from tpu_infra.grants import commands
+from tpu_infra.names import names_of
+from tpu_infra.settings.parse import parse
 from tpustack.engine.backend import Backend
 from tpustack.local import LocalCloudCommand
 from tpustack.project import root

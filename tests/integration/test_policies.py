@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from policy.rules import RULES
+from tpu_policy.rules import RULES
 from tpustack.engine import toolchain
 from tpustack.engine.toolchain import Toolchain
 from tpustack.project import root

@@ -7,9 +7,9 @@ from typing import Any
 
 import requests
 
-from infra.deployer import READ, WRITE, permissions_of
 from tests.patience import until
 from tests.sandbox import session
+from tpu_infra.deployer import READ, WRITE, permissions_of
 from tpustack.cloud.google import Google
 from tpustack.commands import recovery
 from tpustack.engine.stack import Stack

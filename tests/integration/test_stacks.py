@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.deployer import READ, WRITE, permissions_of
-from infra.settings import StackSettings
-from infra.settings.parse import parse
+from tpu_infra.deployer import READ, WRITE, permissions_of
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 
-from infra.deployer import permissions_of
-from infra.settings.parse import parse
 from tests.sandbox import write_stack
+from tpu_infra.deployer import permissions_of
+from tpu_infra.settings.parse import parse
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infra.deployer import READ, WRITE, permissions_of
 from tests.patience import PATIENCE
+from tpu_infra.deployer import READ, WRITE, permissions_of
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import click
 
-from infra.catalog import Catalog
-from infra.names import names_of
-from infra.settings import parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.names import names_of
+from tpu_infra.settings import parse
 from tpustack import console, errors
 from tpustack.ci import deployment, drift, forge, pipeline, result, sweep
 from tpustack.cloud.google import Google

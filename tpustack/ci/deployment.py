@@ -22,11 +22,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter
 
-from infra import cost, names
-from infra.catalog import Catalog
-from infra.settings import StackSettings, parse
-from infra.settings.base import SettingsError
 from tpu_core.words import money
+from tpu_infra import cost, names
+from tpu_infra.catalog import Catalog
+from tpu_infra.settings import StackSettings, parse
+from tpu_infra.settings.base import SettingsError
 from tpustack.ci import drift, forge, pipeline, result
 from tpustack.ci.result import Outcome, Result, Run
 from tpustack.cloud.google import require_project

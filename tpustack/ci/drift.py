@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from infra.settings import base, parse
+from tpu_infra.settings import base, parse
 from tpustack.ci.pipeline import load_pipeline
 from tpustack.ci.result import Outcome, Result, Run, failed, in_parallel
 from tpustack.cloud.google import Google

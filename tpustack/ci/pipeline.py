@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from infra.settings import parse
-from infra.settings.base import Section, SettingsError, Text
+from tpu_infra.settings import parse
+from tpu_infra.settings.base import Section, SettingsError, Text
 from tpustack.engine.stack import POLICY
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import read_yaml

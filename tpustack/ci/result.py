@@ -22,11 +22,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from infra import checks, names
-from infra.catalog import Catalog
-from infra.checks.context import Context
-from infra.settings import StackSettings, base, parse
 from tpu_core.words import plural
+from tpu_infra import checks, names
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks.context import Context
+from tpu_infra.settings import StackSettings, base, parse
 from tpustack.console import line, printable
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Change, Violation

@@ -3,7 +3,7 @@
 An orphan is a resource of a request's stack that exists at Google and is in no state. It is
 recognized by all labels that each resource of such a stack gets; one is its mark, which only a
 stack of this name in this backend has. Accounts, networks and health checks can have no labels:
-their descriptions have the mark (`infra.names.mark_of`). A custom job of Vertex AI belongs to the
+their descriptions have the mark (`tpu_infra.names.mark_of`). A custom job of Vertex AI belongs to the
 stack whose account it runs as: its own labels are whatever a submitter wrote.
 """
 
@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from infra.catalog import vertex_regions
-from infra.names import MADE_FOR, MARK, VERTEX, mark_of
-from infra.resources.vertex import UNENDED, account_of
 from tpu_core.google import vertex_root
+from tpu_infra.catalog import vertex_regions
+from tpu_infra.names import MADE_FOR, MARK, VERTEX, mark_of
+from tpu_infra.resources.vertex import UNENDED, account_of
 from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
 from tpustack.cloud.google import COMPUTE, Forbidden, Google, NotFound, parse_time, says_disabled

@@ -14,14 +14,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from infra import credentials
-from infra.names import Names, project_of
 from tpu_core import google as core
+from tpu_infra import credentials
+from tpu_infra.names import Names, project_of
 from tpustack.errors import TpustackError, UsageError
 
 # It takes a while to load.
 if TYPE_CHECKING:
-    from infra.grants import On
+    from tpu_infra.grants import On
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 COMPUTE = "https://compute.googleapis.com/compute/v1"
@@ -438,7 +438,7 @@ def others_in(
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
-    """Return the zone of a TPU, and the TPU, by the stack's outputs (infra/program.py).
+    """Return the zone of a TPU, and the TPU, by the stack's outputs (infra/tpu_infra/program.py).
 
     Raises NotFound if it is in none of the zones.
     """
@@ -499,7 +499,7 @@ def granted(google: Google, url: str, names: Sequence[str]) -> set[str]:
 
 def roles_on(google: Google, on: "On", name: str) -> set[tuple[str, str, str]]:
     """Return each role on a resource with a member and the condition's expression."""
-    from infra.grants import On
+    from tpu_infra.grants import On
 
     if on is On.BUCKET:
         url = f"https://storage.googleapis.com/storage/v1/b/{quote(name)}/iam"

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from infra.catalog import Catalog
-from infra.catalog.entries import Price
-from infra.cost import UNKNOWN, Total, aligned, of_stack, wrapped
-from infra.settings import StackSettings
-from infra.settings.base import Problem
-from infra.settings.machines import Capacity
 from tpu_core.words import duration, money, plural
+from tpu_infra.catalog import Catalog
+from tpu_infra.catalog.entries import Price
+from tpu_infra.cost import UNKNOWN, Total, aligned, of_stack, wrapped
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import Problem
+from tpu_infra.settings.machines import Capacity
 from tpustack import console, errors, stacks
 from tpustack.engine import named
 from tpustack.errors import UsageError

@@ -19,15 +19,15 @@ from urllib.parse import quote
 import click
 import yaml
 
-from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
-from infra import checks, cost
-from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator
-from infra.checks.project import LONGEST_PREFIX
-from infra.names import in_bucket_names
-from infra.settings import StackSettings, base, parse
-from infra.settings.machines import Architecture, Capacity, RunOn
+from tpu_bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
 from tpu_core.words import money
+from tpu_infra import checks, cost
+from tpu_infra.catalog import Catalog
+from tpu_infra.catalog.entries import Accelerator
+from tpu_infra.checks.project import LONGEST_PREFIX
+from tpu_infra.names import in_bucket_names
+from tpu_infra.settings import StackSettings, base, parse
+from tpu_infra.settings.machines import Architecture, Capacity, RunOn
 from tpustack import console, errors, stacks
 from tpustack.cloud.google import Google, NotFound
 from tpustack.engine.backend import users_own

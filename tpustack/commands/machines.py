@@ -21,7 +21,7 @@ from tpustack import console, errors
 from tpustack.engine import named
 
 if TYPE_CHECKING:
-    from infra.settings import StackSettings
+    from tpu_infra.settings import StackSettings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GCLOUD, _CODE = "gcloud", "code"
@@ -228,7 +228,7 @@ def _machine(stack: str | None, tpu: bool, host: int | None) -> Machine:
     machine = find_machine(stack, settings, tpu, host)
     network = settings.network
     if not network.create:
-        from infra.catalog import Catalog
+        from tpu_infra.catalog import Catalog
 
         facts = Catalog().network
         console.say(
@@ -252,9 +252,9 @@ def find_machine(stack: str, settings: "StackSettings", tpu: bool, host: int | N
         UsageError: if there is no such machine, or Google lets no one log in to it.
         TpustackError: if none of several zones has the TPU, or Google doesn't answer.
     """
-    from infra.catalog import Catalog
-    from infra.names import names_of
     from tpu_core.words import plural
+    from tpu_infra.catalog import Catalog
+    from tpu_infra.names import names_of
 
     names, project, slices = names_of(settings, stack), settings.project, settings.tpu.slices
     if host is not None and not tpu:

@@ -1,6 +1,6 @@
 """`tpustack new`: a project of the user's own, which works without a clone; and its provider.
 
-Its files are those of infra/template and the wheels of what is installed here. So what runs is what
+Its files are those of infra/tpu_infra/template and the wheels of what is installed here. So what runs is what
 was tried, and no index is asked for a name that a stranger may have taken.
 """
 
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from infra import names
+from tpu_infra import names
 from tpustack import project, stacks
 from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError

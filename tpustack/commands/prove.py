@@ -24,14 +24,14 @@ from typing import Any, Final
 
 import click
 
-from infra.apis import TPU_API
-from infra.catalog import Catalog, entries, proofs
-from infra.checks.context import without_tpus
-from infra.deployer import every_permission
-from infra.settings.base import Problem
-from infra.settings.machines import Capacity
 from tpu_core import google as core
 from tpu_core.words import duration, money
+from tpu_infra.apis import TPU_API
+from tpu_infra.catalog import Catalog, entries, proofs
+from tpu_infra.checks.context import without_tpus
+from tpu_infra.deployer import every_permission
+from tpu_infra.settings.base import Problem
+from tpu_infra.settings.machines import Capacity
 from tpustack import console, engine, errors, live, stacks
 from tpustack.cloud.google import (
     MANAGER,

@@ -125,7 +125,7 @@ def lost_tpus(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         google: the APIs.
-        outputs: the stack's, as infra/program.py names them.
+        outputs: the stack's, as infra/tpu_infra/program.py names them.
 
     Raises:
         TpustackError: when the caller may not look, with the API's own message.

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import click
 
-from infra import cost
-from infra.catalog import Catalog, entries
-from infra.checks.context import nearest, one_of, without_tpus
-from infra.settings import StackSettings, base, parse
 from tpu_core.words import money
+from tpu_infra import cost
+from tpu_infra.catalog import Catalog, entries
+from tpu_infra.checks.context import nearest, one_of, without_tpus
+from tpu_infra.settings import StackSettings, base, parse
 from tpustack import console, errors
 
 # What the page says before its tables; a text file, since mkdocs takes every .md for a page.
@@ -395,7 +395,7 @@ _TABLES = {"accelerators": accelerators, "runtimes": runtimes, "machines": machi
 def catalog_command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
     """Browse the catalog: TPU types (by zone), runtimes and machine types, in US dollars.
 
-    Every fact and its source is in infra/catalog.
+    Every fact and its source is in infra/tpu_infra/catalog.
     """
     catalog = Catalog()
     errors.refuse(_catalog_problems(catalog, table, zone, kind))

@@ -10,10 +10,10 @@ from decimal import Decimal, InvalidOperation
 import click
 import yaml
 
-from infra import cost, deployer
-from infra.catalog import Catalog
-from infra.settings import machines
 from tpu_core.words import plural
+from tpu_infra import cost, deployer
+from tpu_infra.catalog import Catalog
+from tpu_infra.settings import machines
 from tpustack import console, errors, project, stacks
 from tpustack.engine import named
 

@@ -27,9 +27,9 @@ def follow_command(stack: str | None, verbose: bool) -> None:
     """
     from rich.console import Console
 
-    from infra.catalog import Catalog
-    from infra.cost import of_stack, until_destroyed
-    from infra.settings.machines import RunOn
+    from tpu_infra.catalog import Catalog
+    from tpu_infra.cost import of_stack, until_destroyed
+    from tpu_infra.settings.machines import RunOn
     from tpustack import stacks
     from tpustack.logs.serial import follow
 
@@ -55,7 +55,7 @@ def follow_command(stack: str | None, verbose: bool) -> None:
 
 
 def _outputs(stack: str | None) -> Mapping[str, Any]:
-    """Return what `pulumi up` has put out, as infra/program.py names it. Raises TpustackError."""
+    """Return what `pulumi up` has put out, as infra/tpu_infra/program.py names it. Raises TpustackError."""
     # The engine's library takes seconds to load.
     from tpustack.engine.backend import outputs_of
 
@@ -70,7 +70,7 @@ def logs_command(stack: str | None) -> None:
     Cloud Logging keeps it for 30 days. Project and name of the VM come from the stack's file, so
     it works after `pulumi destroy`, too.
     """
-    from infra.names import names_of
+    from tpu_infra.names import names_of
     from tpustack import stacks
     from tpustack.cloud.google import Google
     from tpustack.logs.serial import logged_lines
@@ -235,7 +235,7 @@ def goodput_command(what: str | None, stack: str | None, as_json: bool) -> None:
     money = None
     # What MODEL_DIR cost is not known: no stack is named that it ran on.
     if stack or not what:
-        from infra import catalog, cost
+        from tpu_infra import catalog, cost
         from tpustack import stacks
 
         # By the stack's settings as they are now: the ledger has none of its own.

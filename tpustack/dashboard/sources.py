@@ -20,15 +20,15 @@ from urllib.parse import quote
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 
-from infra.catalog import Catalog
-from infra.cost import Estimate, of_stack
-from infra.names import names_of
-from infra.settings import StackSettings
 from tpu_agent.jobs.queue import Queue
 from tpu_core import lease, paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_core.ledger import Entry, Ledger, read
+from tpu_infra.catalog import Catalog
+from tpu_infra.cost import Estimate, of_stack
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings
 from tpu_training.goodput import account as accounts
 from tpustack import console, errors, goodput, stacks
 from tpustack.cloud.google import Google, Nodes

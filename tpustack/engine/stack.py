@@ -412,7 +412,7 @@ def with_fixes(text: str) -> str:
     """Return what the engine said, followed by the fixes of Google's errors in it."""
     found = dict.fromkeys(finding.known for finding in diagnose("", text).findings)
     lines = [text]
-    # The program prints them, too (infra/advice.py).
+    # The program prints them, too (infra/tpu_infra/advice.py).
     for known in (one for one in found if one.fix not in text):
         chinese = translated(known)
         lines += [*([f"{FIX}{chinese[1]}"] if chinese else []), f"Fix: {known.fix}."]

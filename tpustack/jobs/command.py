@@ -459,7 +459,7 @@ def _print(sweep: sweeps.Sweep, plot: Path | None, *, as_json: bool) -> None:
 
 
 def _table(sweep: sweeps.Sweep) -> list[str]:
-    from infra.cost import aligned
+    from tpu_infra.cost import aligned
 
     names = [one.name for one in sweeps.space_of(sweep.params)]
     rows = [("trial", "state", console.line(sweep.metric), *names, "job", "steps")]

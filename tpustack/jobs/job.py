@@ -261,7 +261,7 @@ def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 def jobs_table(shown: list[dict[str, Any]], columns: int | None) -> list[str]:
     """Return rows as the lines of a table; `columns` is the terminal's width, if there is one."""
     # Commands that print no table needn't load it.
-    from infra.cost import aligned
+    from tpu_infra.cost import aligned
 
     heading = ("job", "state", "next", "prio", "tries", "age", "took", "command")
     table: list[tuple[str, ...]] = [heading]

@@ -20,7 +20,7 @@ from tpustack.engine import named
 from tpustack.errors import Denied, Missing, TpustackError, UsageError
 
 if TYPE_CHECKING:
-    from infra.settings import StackSettings
+    from tpu_infra.settings import StackSettings
 
 RUNNERS = "runners/"
 """The folder of the leases, one for each TPU: see `tpu_core.paths.lease`."""
@@ -68,7 +68,7 @@ def queue_of(bucket: str, google: Google, say: Callable[[str], None]) -> Queue:
 
 
 def _bucket_of_stack(stack: str, *, submits: bool, managed: bool) -> str:
-    from infra.names import names_of
+    from tpu_infra.names import names_of
     from tpustack import stacks
 
     settings = stacks.load(stack)
@@ -138,8 +138,8 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     """
     if framework == "none" or stack is None:
         return None
-    from infra.catalog import Catalog
-    from infra.settings.machines import RunOn
+    from tpu_infra.catalog import Catalog
+    from tpu_infra.settings.machines import RunOn
     from tpustack.stacks import load
 
     settings, catalog = load(stack), Catalog()
@@ -256,7 +256,7 @@ def bring_up(
 
 def _why_down(queue: Queue, stack: str, settings: "StackSettings") -> str | None:
     """Return why a stack can't run a job now; None if it can."""
-    from infra.names import names_of
+    from tpu_infra.names import names_of
 
     try:
         if why := why_waiting(queue):

@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from infra.names import JOB_ID_LABEL, JOB_LABEL
 from tpu_agent.bundle import program
 from tpu_agent.jobs.queue import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.google import GoogleError, message, vertex_root
+from tpu_infra.names import JOB_ID_LABEL, JOB_LABEL
 from tpustack.cloud.google import PEER, Forbidden, Google, NotFound, why_not_peered
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs.source import archive_of, upload
 from tpustack.jobs.spec import JobOptions
 
 if TYPE_CHECKING:
-    from infra.catalog import VertexTpu
+    from tpu_infra.catalog import VertexTpu
 
 SPOT = "SPOT"
 """What the API calls the strategy of --spot."""
@@ -68,8 +68,8 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
 def _place(
     stack: str, framework: str, tpu: str | None, image: str | None, *, spot: bool, queued: bool
 ) -> dict[str, str]:
-    from infra import catalog
-    from infra.names import names_of
+    from tpu_infra import catalog
+    from tpu_infra.names import names_of
     from tpustack import stacks
 
     settings = stacks.load(stack)
@@ -199,7 +199,7 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
 
 def _tpu(name: str) -> "VertexTpu":
     # Slow to load; only jobs on Vertex AI need it.
-    from infra.catalog import vertex_tpus
+    from tpu_infra.catalog import vertex_tpus
 
     return vertex_tpus()[name]
 

@@ -45,7 +45,7 @@ def follow(
 
     Args:
         console: where to show it.
-        outputs: the stack's, as infra/program.py names them.
+        outputs: the stack's, as infra/tpu_infra/program.py names them.
         advice: what to do about a failure, as a sentence.
         on_tpu: whether the TPU VM runs the trainer.
         verbose: show also what the machine writes before the first step of the training.
@@ -405,7 +405,7 @@ def stack_texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[st
 
     Args:
         google: the APIs.
-        outputs: the stack's, as infra/program.py names them.
+        outputs: the stack's, as infra/tpu_infra/program.py names them.
     """
     zone, vm = outputs["vm_zone"], outputs["vm_name"]
     url = INSTANCE.format(outputs["project"], zone, vm)

@@ -17,10 +17,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from infra.names import backend
 from tpu_core.bucket import Bucket
 from tpu_core.process import Process, parse
 from tpu_core.records import dump, replace_file
+from tpu_infra.names import backend
 from tpustack.cloud.google import Google, parse_time
 from tpustack.errors import TpustackError
 

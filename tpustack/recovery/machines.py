@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from infra.names import names_of
-from infra.settings import StackSettings
 from tpu_core import paths
 from tpu_core.bucket import Bucket
 from tpu_core.google import Json
 from tpu_core.memory import Memory, birth
 from tpu_core.times import seconds
 from tpu_core.tpu import Seen
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings
 from tpustack.cloud.google import COMPUTE, GROUPS, INSTANCE, Google, NotFound, in_utc, settles
 from tpustack.errors import TpustackError
 
@@ -106,7 +106,7 @@ def _template(google: Google, project: str, group: Mapping[str, Any]) -> Json:
 
 _TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
 _TEMPLATES = f"{COMPUTE}/projects/{{}}/global/instanceTemplates/{{}}"
-# Whose a resource is; infra/checks writes it.
+# Whose a resource is; infra/tpu_infra/checks writes it.
 _LABEL = "tpu-stack"
 _ADDRESSES = {_GROUP: GROUPS, _VM: INSTANCE}
 # Seconds from a recovery's note until Google has begun to create. What came later, a person made.

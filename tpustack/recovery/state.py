@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from infra.names import MARK, Names
+from tpu_infra.names import MARK, Names
 from tpustack.cloud.google import parse_time
 from tpustack.errors import TpustackError
 
@@ -185,7 +185,7 @@ def _fitting(new: Resource, before: Sequence[Resource]) -> Resource | None:
 def without_others(before: Deployment, refreshed: Deployment) -> tuple[dict[str, Any], list[str]]:
     """Return a refreshed state without what other stacks made, and the URNs of that.
 
-    The state has the mark that the update was to make a resource with (infra/names.py).
+    The state has the mark that the update was to make a resource with (infra/tpu_infra/names.py).
 
     Args:
         before: the state as the killed engine left it.
@@ -375,6 +375,6 @@ def _of_resource(package: str, resource: Resource) -> Iterator[str]:
 
 def _known() -> frozenset[str]:
     # Pulumi's SDK takes a second to import.
-    from infra.resources.provider import known
+    from tpu_infra.resources.provider import known
 
     return frozenset(known())

@@ -8,11 +8,11 @@ import shutil
 import pytest
 import requests
 
-from infra.deployer import permissions_of, sweeper
-from infra.names import MARK, mark_of
-from infra.settings.parse import load_stack_file
 from localcloud.core.cloud import DEVELOPER
 from tests.integration.ci.conftest import OUTPUT, REQUESTS, MakeCheckout
+from tpu_infra.deployer import permissions_of, sweeper
+from tpu_infra.names import MARK, mark_of
+from tpu_infra.settings.parse import load_stack_file
 from tpustack.local import LocalCloudCommand
 from tpustack.project import BACKEND
 

@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from infra.deployer import TPU_PERMISSIONS, permissions_of_role
-from infra.grants import PROJECT_ROLES, bucket_roles
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -18,6 +16,8 @@ from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Json, parse
 from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place
+from tpu_infra.deployer import TPU_PERMISSIONS, permissions_of_role
+from tpu_infra.grants import PROJECT_ROLES, bucket_roles
 
 from .conftest import PARENT, PROJECT, TPU, ZONE, state
 

@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from infra.credentials import client_of
-from infra.resources import request
-from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, id_of
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
@@ -29,6 +26,9 @@ from tpu_agent.main import Keeper
 from tpu_agent.recovery import Recovery, World
 from tpu_core.google import Call, Json
 from tpu_core.tpu import Place, in_zone, look_up
+from tpu_infra.credentials import client_of
+from tpu_infra.resources import request
+from tpu_infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, id_of
 
 from .conftest import PROJECT, Killed, caller, deadly
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from pulumi.runtime import mocks as pulumi_mocks
 
-from bootstrap.program import declare
-from bootstrap.settings import parse
+from tpu_bootstrap.program import declare
+from tpu_bootstrap.settings import parse
 
 BASE: dict[str, object] = {
     "gcp:project": "some-project",
@@ -70,7 +70,7 @@ def stacks(tmp_path: Path) -> Path:
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch, stacks: Path) -> Callable[..., Resources]:
     # Hooks need an engine that calls back.
-    monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
+    monkeypatch.setattr("tpu_infra.components.services.until_they_answer", lambda: None)
 
     def run(**settings: object) -> Resources:
         engine = Engine()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra.deployer import READ, _catalog, permissions_of
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
+from tpu_infra.deployer import READ, _catalog, permissions_of
+from tpu_infra.settings.parse import parse
 
 # What reads and changes nothing, by the last word of a permission.
 READS = re.compile(r"(get|getIamPolicy|list)")

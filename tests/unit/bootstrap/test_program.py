@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bootstrap.settings import BootstrapError
-from infra.deployer import READ, objects_condition, permissions_of
-from infra.settings.parse import load_stack_file, stack_path
 from tests.unit.bootstrap.conftest import TPU, Resources, of, write_stack
+from tpu_bootstrap.settings import BootstrapError
+from tpu_infra.deployer import READ, objects_condition, permissions_of
+from tpu_infra.settings.parse import load_stack_file, stack_path
 
 ENVIRONMENTS = ("dev", "prod", "requests")
 ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bootstrap.settings import BootstrapError, parse, rights_of
+from tpu_bootstrap.settings import BootstrapError, parse, rights_of
 from tpustack import bootstrap
 from tpustack.errors import UsageError
 from tpustack.project import root

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from infra.checks.context import Context
-from infra.checks.network import subnet_range
-from infra.names import MARK
-from infra.settings import BudgetScope, LifecycleAction, LifecycleRule, StackSettings
+from tpu_infra.checks.context import Context
+from tpu_infra.checks.network import subnet_range
+from tpu_infra.names import MARK
+from tpu_infra.settings import BudgetScope, LifecycleAction, LifecycleRule, StackSettings
 
 from .generate_values import BILLING_ACCOUNT, Json
 

@@ -19,13 +19,13 @@ import pytest
 from pulumi.runtime import mocks as pulumi_mocks
 from pulumi.runtime.proto import source_pb2
 
-from infra.catalog import Catalog
-from infra.checks import ensure_valid
-from infra.checks.context import Context
-from infra.names import names_of
-from infra.program import declare
-from infra.settings import StackSettings
-from infra.settings.parse import parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import ensure_valid
+from tpu_infra.checks.context import Context
+from tpu_infra.names import names_of
+from tpu_infra.program import declare
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 
 REPOSITORY = Path(__file__).parents[3]
 NEEDS_NODES = pytest.mark.skipif(
@@ -209,7 +209,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     ) -> tuple[Engine, dict[str, Any]]:
         engine = engine or Engine(hosts=hosts, preview=preview)
         # An engine that only records calls no hooks.
-        monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
+        monkeypatch.setattr("tpu_infra.components.services.until_they_answer", lambda: None)
         # To say where each resource is declared takes a quarter of the time; it ignores that, too.
         monkeypatch.setattr("pulumi.runtime.resource._get_stack_trace", source_pb2.StackTrace)
         # Threads for its answers, and notes that nobody reads, take another quarter.

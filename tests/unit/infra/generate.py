@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from infra.catalog.entries import Accelerator
-from infra.settings.machines import FULL_SCOPE
+from tpu_infra.catalog.entries import Accelerator
+from tpu_infra.settings.machines import FULL_SCOPE
 
 from .generate_values import (
     ACCELERATORS,

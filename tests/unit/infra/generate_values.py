@@ -6,8 +6,8 @@ from ipaddress import IPv4Network
 from random import Random
 from typing import Any
 
-from infra.catalog import Catalog
-from infra.catalog.entries import Accelerator
+from tpu_infra.catalog import Catalog
+from tpu_infra.catalog.entries import Accelerator
 
 CATALOG = Catalog()
 PROJECT = "tpu-stack-local"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from infra.checks.context import Context
-from infra.components.tpu import ComputeTpu
-from infra.components.vm import scheduling as vm_scheduling
-from infra.settings import StackSettings
-from infra.settings.machines import (
+from tpu_infra.checks.context import Context
+from tpu_infra.components.tpu import ComputeTpu
+from tpu_infra.components.vm import scheduling as vm_scheduling
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.machines import (
     FULL_SCOPE,
     Architecture,
     Capacity,

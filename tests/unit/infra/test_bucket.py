@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.checks import find_problems
-from infra.settings.parse import parse
+from tpu_infra.checks import find_problems
+from tpu_infra.settings.parse import parse
 
 from .conftest import ANSWERS, Run, config, context_of
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from infra.checks import find_problems
-from infra.names import MARK
-from infra.settings import StackSettings
-from infra.settings.base import SettingsError
-from infra.settings.parse import parse
+from tpu_infra.checks import find_problems
+from tpu_infra.names import MARK
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import SettingsError
+from tpu_infra.settings.parse import parse
 
 from .calls import ANY_MARK, Call
 from .conftest import NEEDS_NODES, Declared, Engine, Run, context_of
@@ -38,7 +38,7 @@ FORMS: dict[str, Callable[[StackSettings], object]] = {
 def test_what_google_is_asked_is_what_the_program_declares(
     run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.checks.mark_of", lambda stack: ANY_MARK)
+    monkeypatch.setattr("tpu_infra.checks.mark_of", lambda stack: ANY_MARK)
     seen: set[str] = set()
     seeds = iter(range(1000))
     while seen != FORMS.keys():

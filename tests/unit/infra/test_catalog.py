@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from infra.catalog import Catalog, proofs
-from infra.catalog.entries import Proof
+from tpu_infra.catalog import Catalog, proofs
+from tpu_infra.catalog.entries import Proof
 
 CATALOG = Catalog()
 

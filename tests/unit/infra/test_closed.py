@@ -5,8 +5,8 @@ from typing import Any
 import pulumi
 import pytest
 
-from infra import advice
-from infra.settings.parse import parse
+from tpu_infra import advice
+from tpu_infra.settings.parse import parse
 
 from .conftest import config
 

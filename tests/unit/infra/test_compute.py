@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from infra.catalog import Catalog
-from infra.checks import find_warnings
-from infra.cost import of_stack, table, until_destroyed
-from infra.deployer import permissions_of
-from infra.settings import StackSettings
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import find_warnings
+from tpu_infra.cost import of_stack, table, until_destroyed
+from tpu_infra.deployer import permissions_of
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config, context_of
 

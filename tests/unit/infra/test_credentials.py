@@ -12,11 +12,6 @@ import requests
 from pulumi import dynamic
 from requests import Request
 
-from infra import advice, apis, credentials
-from infra.credentials import Given, given, of_program, session
-from infra.resources.request import ApiResourceProvider, TpuApi
-from infra.resources.vertex import CustomJobsApi
-from infra.rest import Api, ApiError
 from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -25,6 +20,11 @@ from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.oauth2 import refresh_token
 from localcloud.testing import Client
+from tpu_infra import advice, apis, credentials
+from tpu_infra.credentials import Given, given, of_program, session
+from tpu_infra.resources.request import ApiResourceProvider, TpuApi
+from tpu_infra.resources.vertex import CustomJobsApi
+from tpu_infra.rest import Api, ApiError
 
 WHOSE = "https://openidconnect.googleapis.com/v1/userinfo"
 NODES = f"projects/{DEFAULT_PROJECT}/locations/us-central1-b"
@@ -188,7 +188,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
     policies = f"https://orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"
     answer = session(said).get(f"{policies}/compute.requireOsLogin:getEffectivePolicy")
     assert answer.json()["spec"] == {"rules": []}
-    monkeypatch.setattr("infra.rest.credentials.given", lambda _: said)
+    monkeypatch.setattr("tpu_infra.rest.credentials.given", lambda _: said)
     vertex = CustomJobsApi("us-central1")
     place = f"projects/{DEFAULT_PROJECT}/locations/us-central1"
     assert vertex.list_all(place, "customJobs") == []

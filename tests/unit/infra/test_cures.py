@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from infra import advice
-from infra.credentials import client_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import session
+from tpu_infra import advice
+from tpu_infra.credentials import client_of
 
 TPU = f"projects/{DEFAULT_PROJECT}/locations/us-central1-b/nodes/a-tpu"
 

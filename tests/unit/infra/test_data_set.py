@@ -7,10 +7,10 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import advice
-from infra.checks.software import check_args, job_name
-from infra.settings.parse import parse
 from tpu_core.google import Json
+from tpu_infra import advice
+from tpu_infra.checks.software import check_args, job_name
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config, context_of
 

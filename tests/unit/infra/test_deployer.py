@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from infra import deployer
-from infra.settings.parse import parse
 from localcloud.core import conditions
+from tpu_infra import deployer
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import advice, apis
-from infra.apis import apis_of
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
+from tpu_infra import advice, apis
+from tpu_infra.apis import apis_of
+from tpu_infra.settings.parse import parse
 
 from .conftest import config
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pulumi
 import pytest
 
-from infra import advice
-from infra.settings import StackSettings
-from infra.settings.parse import parse
 from tests.compiled import keep_answer, write_data
+from tpu_infra import advice
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 
 from .conftest import config
 

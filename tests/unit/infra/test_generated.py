@@ -10,15 +10,15 @@ from random import Random
 
 import pytest
 
-from infra.catalog import Catalog
-from infra.checks import find_problems
-from infra.checks.context import Context
-from infra.checks.tpu import warn_about_unlisted
-from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.base import Problem, SettingsError
-from infra.settings.parse import parse
 from tests.examples import examples
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import find_problems
+from tpu_infra.checks.context import Context
+from tpu_infra.checks.tpu import warn_about_unlisted
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import Problem, SettingsError
+from tpu_infra.settings.parse import parse
 from tpustack.commands.reference import all_settings
 
 from .calls import Call

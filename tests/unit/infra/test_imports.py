@@ -17,15 +17,15 @@ from pathlib import Path
 import pulumi
 from pulumi.runtime import mocks
 
-import infra.apis
-import infra.settings.parse
-from infra.catalog import Catalog
-from infra.checks import ensure_valid
-from infra.checks.context import Context
-from infra.components import services
-from infra.names import names_of
-from infra.program import declare
-from infra.settings.parse import load_stack_file
+import tpu_infra.apis
+import tpu_infra.settings.parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import ensure_valid
+from tpu_infra.checks.context import Context
+from tpu_infra.components import services
+from tpu_infra.names import names_of
+from tpu_infra.program import declare
+from tpu_infra.settings.parse import load_stack_file
 
 
 class Engine(mocks.Mocks):
@@ -64,7 +64,7 @@ HEAVY = (
     # Declared by some stacks, not by this one.
     "pulumi_gcp.monitoring._inputs",
     "pulumi_gcp.kms.crypto_key",
-    "infra.resources",
+    "tpu_infra.resources",
 )
 
 
@@ -91,7 +91,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 @pytest.mark.slow
 def test_the_program_declares_the_stack_where_its_imports_are_looked_at(loaded: set[str]) -> None:
-    assert {"pulumi_gcp.tpu.v2_vm", "infra.components.bucket"} <= loaded
+    assert {"pulumi_gcp.tpu.v2_vm", "tpu_infra.components.bucket"} <= loaded
 
 
 @pytest.mark.slow

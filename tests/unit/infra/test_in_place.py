@@ -16,9 +16,9 @@ from pulumi import dynamic
 from pulumi.runtime import rpc
 from pulumi.runtime.mocks import MockResourceArgs
 
-from infra.resources import request as request_module
-from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, id_of
-from infra.resources.vertex import VertexJobsProvider
+from tpu_infra.resources import request as request_module
+from tpu_infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, id_of
+from tpu_infra.resources.vertex import VertexJobsProvider
 
 from .conftest import Engine, Run, config, whole
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pulumi.runtime.mocks import MockMonitor
 
-from infra.catalog import Catalog
-from infra.cost import of_stack
-from infra.grants import commands
-from infra.names import names_of, project_of
-from infra.settings.parse import parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.cost import of_stack
+from tpu_infra.grants import commands
+from tpu_infra.names import names_of, project_of
+from tpu_infra.settings.parse import parse
 
 from .conftest import NEEDS_NODES, Run, config
 

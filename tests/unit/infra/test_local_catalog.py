@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from infra.catalog import Catalog
 from localcloud.services.compute import catalog as local_compute
 from localcloud.services.tpu import catalog as local
+from tpu_infra.catalog import Catalog
 
 CATALOG = Catalog()
 FAMILIES = {"v5litepod": "v5e"}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog.entries import JAX_PACKAGE, TPU_PACKAGE, VM_PACKAGE
 from tpu_agent.bundle import LOCKS, lock_of, startup_script
+from tpu_infra.catalog.entries import JAX_PACKAGE, TPU_PACKAGE, VM_PACKAGE
 
 from .conftest import CATALOG, Run, config
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from infra.checks import find_problems
-from infra.names import Names, names_of
-from infra.settings.parse import parse
+from tpu_infra.checks import find_problems
+from tpu_infra.names import Names, names_of
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config, context_of
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.checks import find_problems
-from infra.settings.parse import parse
+from tpu_infra.checks import find_problems
+from tpu_infra.settings.parse import parse
 
 from .conftest import REPOSITORY, config, context_of
 

@@ -17,10 +17,10 @@ from pulumi.provider.experimental.provider import ConstructRequest
 from pulumi.runtime import mocks, settings
 from pulumi.runtime.config import set_all_config
 
-from infra import advice, checks, plugin, program
-from infra.credentials import of_program
-from infra.settings import StackSettings
-from infra.settings.base import SettingsError
+from tpu_infra import advice, checks, plugin, program
+from tpu_infra.credentials import of_program
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import SettingsError
 
 from .conftest import Engine
 
@@ -220,7 +220,7 @@ class Monitor(mocks.MockMonitor):
 def construct(root: Path, monkeypatch: pytest.MonkeyPatch) -> Construct:
     """Has the plugin make a component; returns what the engine was told of each resource."""
     monkeypatch.setenv("PULUMI_CONFIG", "{}")
-    monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
+    monkeypatch.setattr("tpu_infra.components.services.until_they_answer", lambda: None)
     # An engine that only records calls no hooks.
     monkeypatch.setattr(advice, "watch_errors", lambda stack: None)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.catalog import Catalog
-from infra.checks import find_problems
-from infra.settings import StackSettings
-from infra.settings.base import Problem, SettingsError
-from infra.settings.parse import parse
 from tests.examples import examples
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import find_problems
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import Problem, SettingsError
+from tpu_infra.settings.parse import parse
 
 from .conftest import config, context_of
 

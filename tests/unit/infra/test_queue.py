@@ -15,12 +15,12 @@ import requests
 from pulumi.dynamic.dynamic import serialize_provider
 from pulumi.runtime import rpc
 
-from infra.credentials import client_of
-from infra.resources import request as request_module
-from infra.resources.provider import UnknownProviderError, provider_of
-from infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, body_of
-from infra.resources.vertex import VertexJobsProvider
-from infra.rest import ApiError
+from tpu_infra.credentials import client_of
+from tpu_infra.resources import request as request_module
+from tpu_infra.resources.provider import UnknownProviderError, provider_of
+from tpu_infra.resources.request import QueuedNodeProvider, QueuedRequestProvider, TpuApi, body_of
+from tpu_infra.resources.vertex import VertexJobsProvider
+from tpu_infra.rest import ApiError
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"

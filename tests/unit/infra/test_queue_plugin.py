@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import infra
-from infra.resources import provider
+from tpu_infra.resources import provider
 
 SCRIPT = Path(infra.__file__).parent / "template" / "plugin" / "pulumi-resource-pulumi-python"
 
@@ -38,7 +37,7 @@ def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
         text=True,
         check=True,
     ).stdout
-    assert said == f"{tmp_path} -u -m infra.resources.provider 127.0.0.1:1234\n"
+    assert said == f"{tmp_path} -u -m tpu_infra.resources.provider 127.0.0.1:1234\n"
 
 
 def test_the_engine_starts_the_module_of_the_provider() -> None:

@@ -15,13 +15,13 @@ import pulumi
 import pytest
 from pulumi.runtime import mocks as pulumi_mocks
 
-from infra.components.identity import week
-from infra.components.machine import properties_of_job
-from infra.program import OUTPUTS
-from infra.resources.request import body_of
-from infra.settings.base import SettingsError
 from tpu_agent import main as machine
 from tpu_agent.bundle import program
+from tpu_infra.components.identity import week
+from tpu_infra.components.machine import properties_of_job
+from tpu_infra.program import OUTPUTS
+from tpu_infra.resources.request import body_of
+from tpu_infra.settings.base import SettingsError
 
 from .conftest import NEEDS_NODES, REPOSITORY, Engine, Run, config
 

@@ -10,9 +10,9 @@ import pulumi
 import pytest
 import yaml
 
-from infra.checks import with_checks
-from infra.settings.base import SettingsError
-from infra.settings.parse import load_stack_file, parse, settings_from_engine
+from tpu_infra.checks import with_checks
+from tpu_infra.settings.base import SettingsError
+from tpu_infra.settings.parse import load_stack_file, parse, settings_from_engine
 
 from .conftest import config, context_of
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -20,6 +19,7 @@ from localcloud.core.cloud import DEVELOPER
 from localcloud.services.reach import answer
 from localcloud.testing import Client, UnexpectedStatus
 from tests.unit.localcloud.fake_machines import FakeMachines
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config, context_of
 from .machine_calls import calls

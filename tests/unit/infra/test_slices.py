@@ -9,14 +9,14 @@ from typing import Any
 import pulumi_gcp as gcp
 import pytest
 
-from infra.catalog import Catalog
-from infra.checks import find_problems, find_warnings
-from infra.checks.compute import backend_of
-from infra.cost import of_stack, table
-from infra.deployer import permissions_of
-from infra.settings import StackSettings
-from infra.settings.machines import Backend
-from infra.settings.parse import parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks import find_problems, find_warnings
+from tpu_infra.checks.compute import backend_of
+from tpu_infra.cost import of_stack, table
+from tpu_infra.deployer import permissions_of
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.machines import Backend
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config, context_of
 
@@ -186,7 +186,7 @@ def test_another_release_keeps_the_template_and_other_settings_name_another(
     assert first.startswith("tpu-stack-test-tpu-")
     assert name(tpu={"bootDiskGib": 300}) != first
     assert name(labels={"team": "vision"}) != first
-    monkeypatch.setattr("infra.components.machine.program", lambda: "another agent")
+    monkeypatch.setattr("tpu_infra.components.machine.program", lambda: "another agent")
     assert name() == first
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.checks import ensure_valid
-from infra.settings import StackSettings
-from infra.settings.base import SettingsError
-from infra.settings.machines import Architecture
-from infra.settings.parse import load_stack_file, load_yaml, stack_name
+from tpu_infra.checks import ensure_valid
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import SettingsError
+from tpu_infra.settings.machines import Architecture
+from tpu_infra.settings.parse import load_stack_file, load_yaml, stack_name
 
 from .conftest import REPOSITORY, context_of
 

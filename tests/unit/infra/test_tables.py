@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog import Catalog
+from tpu_infra.catalog import Catalog
 
 
 def test_a_second_catalog_reads_no_file_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,18 +12,18 @@ import pulumi
 import pytest
 import requests
 
-from infra import advice
-from infra.credentials import client_of
-from infra.names import names_of
-from infra.resources.request import TpuApi, standing
-from infra.rest import ApiError
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
+from tpu_infra import advice
+from tpu_infra.credentials import client_of
+from tpu_infra.names import names_of
+from tpu_infra.resources.request import TpuApi, standing
+from tpu_infra.rest import ApiError
+from tpu_infra.settings.parse import parse
 
 from .conftest import Run, config
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.components.machine import custom_timeouts
-from infra.settings.machines import TimeoutSettings
+from tpu_infra.components.machine import custom_timeouts
+from tpu_infra.settings.machines import TimeoutSettings
 
 from .conftest import Run, config
 

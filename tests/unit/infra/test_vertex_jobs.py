@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 
-from infra.credentials import client_of
-from infra.resources import vertex
-from infra.resources.vertex import VertexJobsProvider
-from infra.rest import Api
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -23,6 +19,10 @@ from tests.unit.localcloud.conftest import (  # noqa: F401 # The local cloud's o
     local_cloud,
     machines,
 )
+from tpu_infra.credentials import client_of
+from tpu_infra.resources import vertex
+from tpu_infra.resources.vertex import VertexJobsProvider
+from tpu_infra.rest import Api
 
 pytestmark = pytest.mark.usefixtures("machines", "reached")
 OURS, OTHERS = (f"{name}-vx@{PROJECT}.iam.gserviceaccount.com" for name in ("dev", "prod"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.names import Names
-from infra.settings.base import SettingsError
+from tpu_infra.names import Names
+from tpu_infra.settings.base import SettingsError
 
 from .conftest import Engine, Run, config
 

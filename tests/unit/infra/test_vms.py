@@ -158,7 +158,7 @@ def test_a_template_is_called_by_what_it_says(run: Run) -> None:
 def test_a_new_lock_makes_no_other_template(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     monkeypatch.setattr(
-        "infra.components.machine.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0"
+        "tpu_infra.components.machine.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0"
     )
     after = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     assert after["metadata"]["tensorflow-lock"] != before["metadata"]["tensorflow-lock"]
@@ -184,7 +184,7 @@ def test_another_note_on_costs_makes_no_other_template(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
-    monkeypatch.setattr("infra.components.machine.without_price", lambda *_: "another note")
+    monkeypatch.setattr("tpu_infra.components.machine.without_price", lambda *_: "another note")
     after = run(config(vm={"instanceGroup": {}}))[0].one("InstanceTemplate")
     assert after["metadata"]["cost-note"] == "another note."
     assert after["name"] == before["name"]

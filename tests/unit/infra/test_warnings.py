@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.checks import find_problems, find_warnings
-from infra.settings.parse import parse
+from tpu_infra.checks import find_problems, find_warnings
+from tpu_infra.settings.parse import parse
 
 from .conftest import REPOSITORY, config, context_of
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from infra.checks import CHECKS, find_problems
-from infra.checks.software import data_files
-from infra.settings.base import SettingsError
-from infra.settings.parse import parse
+from tpu_infra.checks import CHECKS, find_problems
+from tpu_infra.checks.software import data_files
+from tpu_infra.settings.base import SettingsError
+from tpu_infra.settings.parse import parse
 
 from .conftest import config, context_of
 

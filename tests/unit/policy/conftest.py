@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy.resource import Resource
-from policy.rules import Config
+from tpu_policy.resource import Resource
+from tpu_policy.rules import Config
 
 BUCKET = "gcp:storage/bucket:Bucket"
 VM = "gcp:compute/instance:Instance"

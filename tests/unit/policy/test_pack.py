@@ -8,8 +8,8 @@ import pytest
 import yaml
 from pulumi_policy.proxy import UNKNOWN_STRING_VALUE, unknown_checking_proxy
 
-from policy.resource import UNKNOWN, Resource, plain
-from policy.rules import RULES, Rule
+from tpu_policy.resource import UNKNOWN, Resource, plain
+from tpu_policy.rules import RULES, Rule
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")

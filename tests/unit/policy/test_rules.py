@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policy.resource import UNKNOWN
-from policy.rules import RULES, Rule
+from tpu_policy.resource import UNKNOWN
+from tpu_policy.rules import RULES, Rule
 
 from .conftest import (
     BUCKET,

@@ -34,7 +34,7 @@ _SOURCES = (
     "tpustack",
 )
 _PACKAGE = "training/tpu_training"
-_TEXTS = ("infra/catalog/*.yaml", "training/tpu_training/errors/*.json", "stacks/*.yaml")
+_TEXTS = ("infra/tpu_infra/catalog/*.yaml", "training/tpu_training/errors/*.json", "stacks/*.yaml")
 _SCRIPTS = (
     ".github/workflows/*.yml",
     "ci/*.yml",

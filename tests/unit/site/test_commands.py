@@ -144,7 +144,9 @@ def test_commands_are_found_where_they_are() -> None:
     assert "training/tpu_training/errors/known_errors.json" in {one.where for one in named()}
     # A constant that a message puts between backticks, and a command that a finding ends with.
     by_itself = "destroy --target-dependents --target '**:V2Vm::**'"
-    assert Named("infra/resources/request.py", "pulumi", by_itself, whole=False) in named()
+    assert (
+        Named("infra/tpu_infra/resources/request.py", "pulumi", by_itself, whole=False) in named()
+    )
     assert ("gcloud", "billing projects link X --billing-account ACCOUNT") in found
 
 

@@ -18,12 +18,12 @@ import pytest
 import requests
 from requests.adapters import HTTPAdapter
 
-from infra import credentials
-from infra.credentials import Given
-from infra.rest import Api
 from tests.unit.structure.modules import ROOT, sources
 from tpu_agent.main import Machine
 from tpu_core.google import MachineToken, Transport, vertex_root
+from tpu_infra import credentials
+from tpu_infra.credentials import Given
+from tpu_infra.rest import Api
 from tpu_training.cluster import google
 from tpustack.ci.forge import forge_of
 from tpustack.cloud.google import Google
@@ -258,7 +258,7 @@ def test_no_host_is_built_from_data() -> None:
 
 # Those that send credentials, each of which the tests above attack.
 SENDERS = {
-    "infra/credentials.py",
+    "infra/tpu_infra/credentials.py",
     "core/tpu_core/google.py",
     "tpustack/ci/forge.py",
     "tpustack/jobs/vertex.py",

@@ -107,7 +107,9 @@ def test_the_newest_python_is_taken_for_deploying_and_not_for_training(
     assert make_venv.find_python() is None
 
 
-@pytest.mark.parametrize("lock", ["requirements-deploy.txt", "infra/template/requirements.txt"])
+@pytest.mark.parametrize(
+    "lock", ["requirements-deploy.txt", "infra/tpu_infra/template/requirements.txt"]
+)
 def test_each_python_that_the_commands_run_on_gets_all_that_is_locked(lock: str) -> None:
     project = (make_venv.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     ((oldest, after),) = re.findall(r'requires-python = ">=3\.(\d+),<3\.(\d+)"', project)

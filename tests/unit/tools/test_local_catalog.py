@@ -1,7 +1,7 @@
 import local_catalog
 import pytest
 
-from infra.catalog import Catalog
+from tpu_infra.catalog import Catalog
 
 FILES = local_catalog.files(Catalog())
 

@@ -1,6 +1,6 @@
 import training_catalog
 
-from infra.catalog import Catalog
+from tpu_infra.catalog import Catalog
 from tpu_training.cluster import machine
 
 CATALOG = Catalog()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from infra.catalog import Catalog
+from tpu_infra.catalog import Catalog
 
 from .conftest import Run
 

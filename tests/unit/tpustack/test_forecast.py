@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.catalog import Catalog
-from infra.settings.machines import Capacity
 from tests.unit.tpustack.conftest import Run
+from tpu_infra.catalog import Catalog
+from tpu_infra.settings.machines import Capacity
 from tpustack.commands.forecast import (
     CREATE_SECONDS,
     DELETE_SECONDS,

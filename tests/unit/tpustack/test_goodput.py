@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.catalog import Catalog
-from infra.cost import of_stack
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
@@ -19,6 +17,8 @@ from tests.unit.tpustack.conftest import Run
 from tpu_agent.jobs.queue import Job, Outcome, Spec
 from tpu_core.bucket import Bucket
 from tpu_core.ledger import FINISHED, PARTS, Entry
+from tpu_infra.catalog import Catalog
+from tpu_infra.cost import of_stack
 from tpustack import goodput
 from tpustack.cloud.google import Google
 from tpustack.engine import backend

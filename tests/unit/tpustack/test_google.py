@@ -13,11 +13,11 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPSConnection
 
-from infra.credentials import Given
 from localcloud.app import LocalCloud
 from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.cloud import DEVELOPER
 from tpu_core import google as core
+from tpu_infra.credentials import Given
 from tpustack.cloud import google as google_client
 from tpustack.cloud.google import (
     AccountToken,

@@ -16,8 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.catalog import Catalog
 from tests.examples import examples
+from tpu_infra.catalog import Catalog
 from tpustack import console, stacks
 from tpustack.commands import init
 from tpustack.commands.init import Answers, problems_of

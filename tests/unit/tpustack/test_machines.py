@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import pytest
 import yaml
 
-from infra.names import names_of
 from tests.unit.site.recorded import recorded
+from tpu_infra.names import names_of
 from tpustack import stacks
 from tpustack.cloud import google
 from tpustack.cloud.google import NotFound

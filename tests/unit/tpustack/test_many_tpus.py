@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.projects import DEFAULT_PROJECT
@@ -16,6 +13,9 @@ from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tpu_agent.jobs.queue import Queue
 from tpu_core.bucket import Bucket
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 from tpustack.cloud.google import Google
 from tpustack.commands.recovery import lost_tpus
 from tpustack.dashboard.sources import Place, tpus_of_zone

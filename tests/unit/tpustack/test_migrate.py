@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.catalog import Catalog
 from tests.unit.tpustack.conftest import Run
+from tpu_infra.catalog import Catalog
 from tpustack import stacks
 
 V6E: dict[str, Any] = {

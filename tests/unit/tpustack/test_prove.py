@@ -19,9 +19,6 @@ from typing import Any
 
 import pytest
 
-from infra import credentials
-from infra.catalog import Catalog, entries, proofs
-from infra.credentials import Given
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -32,6 +29,9 @@ from localcloud.testing import Client, session
 from tests.patience import until
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpu_core.google import Answer, Body, Send
+from tpu_infra import credentials
+from tpu_infra.catalog import Catalog, entries, proofs
+from tpu_infra.credentials import Given
 from tpustack import console
 from tpustack.cloud import google
 from tpustack.cloud.google import Google

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.settings import StackSettings
-from infra.settings.base import SettingsError, one_line
-from infra.settings.parse import NAMESPACE, load_stack_file, parse
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.base import SettingsError, one_line
+from tpu_infra.settings.parse import NAMESPACE, load_stack_file, parse
 from tpustack.commands.reference import PROJECT, all_settings, resolved
 
 from .conftest import REPOSITORY, Run

@@ -21,7 +21,7 @@ FOLDERS = (
     "requirements*.txt",
     "agent/tpu_agent/locks/*.txt",
     "examples/*/requirements.txt",
-    "infra/template/requirements.txt",
+    "infra/tpu_infra/template/requirements.txt",
 )
 LOCKS = [lock for names in FOLDERS for lock in root().glob(names)]
 

@@ -49,7 +49,7 @@ class Site:
         self.client.post(accounts, {"accountId": "machines"})
         manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
         policy = self.client.post(f"{manager}:getIamPolicy")
-        # What infra/components/identity.py grants, on the project instead of the bucket.
+        # What infra/tpu_infra/components/identity.py grants, on the project instead of the bucket.
         policy["bindings"] += [
             {"role": role, "members": [f"serviceAccount:{EMAIL}"]}
             for role in ("roles/storage.objectUser", "roles/tpu.viewer", "roles/logging.logWriter")

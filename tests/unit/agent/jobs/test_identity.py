@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from infra.grants import JOBS_OBJECTS
 from localcloud.core import projects
 from tests.unit.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
 from tests.unit.agent.jobs.memory import Bucket, Clock, MemoryStore
@@ -22,6 +21,7 @@ from tpu_agent.jobs.attempt import Attempt, Supervisor
 from tpu_agent.jobs.environment import SetupError
 from tpu_agent.jobs.identity import Identity, JobMetadata
 from tpu_agent.jobs.queue import Spec
+from tpu_infra.grants import JOBS_OBJECTS
 from tpustack.jobs.job import job_log
 
 JOBS = f"tpu-job@{PROJECT}.iam.gserviceaccount.com"
@@ -73,7 +73,7 @@ print(json.dumps({
 
 
 def apart(site: Site) -> None:
-    """Grant what infra/components/identity.py declares for jobs, and what it lets machines do."""
+    """Grant what infra/tpu_infra/components/identity.py declares for jobs, and what it lets machines do."""
     projects.enable_services(site.cloud.cloud, PROJECT, ["iamcredentials.googleapis.com"])
     accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
     site.client.post(accounts, {"accountId": "tpu-job"})

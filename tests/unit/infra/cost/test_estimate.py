@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.catalog import Catalog
-from infra.cost import Estimate, as_json, of_accelerator, of_stack, table
-from infra.settings.machines import Capacity
-from infra.settings.parse import load_stack_file, parse
 from tests.examples import examples
 from tpu_core.words import money
+from tpu_infra.catalog import Catalog
+from tpu_infra.cost import Estimate, as_json, of_accelerator, of_stack, table
+from tpu_infra.settings.machines import Capacity
+from tpu_infra.settings.parse import load_stack_file, parse
 
 CATALOG = Catalog()
 STACKS = Path(__file__).parents[4] / "stacks"

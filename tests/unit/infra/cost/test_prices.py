@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from infra.catalog import Catalog
+from tpu_infra.catalog import Catalog
 
 CATALOG = Catalog()
 PRICES = CATALOG.prices

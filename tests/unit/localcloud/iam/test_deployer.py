@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from infra.deployer import WAIT, _catalog, permissions_of
-from infra.settings.parse import parse
 from localcloud.core import projects
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.testing import Client
+from tpu_infra.deployer import WAIT, _catalog, permissions_of
+from tpu_infra.settings.parse import parse
 
 PROJECT = projects.DEFAULT_PROJECT
 COMPUTE = f"compute.googleapis.com/compute/v1/projects/{PROJECT}"

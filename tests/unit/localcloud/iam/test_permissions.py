@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from infra import deployer
 from localcloud.app import LocalCloud
 from localcloud.core import access, projects
 from localcloud.core.call import Principal
 from localcloud.services import all_apis
 from localcloud.testing import Client
+from tpu_infra import deployer
 
 PROJECT = projects.DEFAULT_PROJECT
 IAM = f"iam.googleapis.com/v1/projects/{PROJECT}"

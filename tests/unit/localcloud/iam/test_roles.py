@@ -4,12 +4,12 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from infra.deployer import _catalog
 from localcloud.app import LocalCloud
 from localcloud.core import access, projects
 from localcloud.core.clock import VirtualClock
 from localcloud.services import all_apis
 from localcloud.testing import Client
+from tpu_infra.deployer import _catalog
 
 PROJECT = projects.DEFAULT_PROJECT
 ROLES = f"iam.googleapis.com/v1/projects/{PROJECT}/roles"

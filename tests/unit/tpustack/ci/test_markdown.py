@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from infra.catalog import Catalog
-from infra.settings.parse import parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.settings.parse import parse
 from tpustack.ci.deployment import cost_change
 from tpustack.ci.result import (
     LONGEST,

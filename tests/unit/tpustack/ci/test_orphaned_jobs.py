@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from infra.catalog import vertex_regions
-from infra.names import VERTEX, mark_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -21,6 +19,8 @@ from tests.unit.tpustack.ci.test_orphans import (  # noqa: F401 # Its fixtures, 
     grant,
     sweep,
 )
+from tpu_infra.catalog import vertex_regions
+from tpu_infra.names import VERTEX, mark_of
 from tpustack.ci.result import Outcome
 from tpustack.errors import TpustackError
 

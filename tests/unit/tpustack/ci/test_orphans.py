@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from infra.deployer import sweeper
-from infra.names import VERTEX, mark_of
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -19,6 +17,8 @@ from localcloud.testing import Client, machine
 from tests.unit.localcloud.aiplatform.test_custom_jobs import JOBS as CUSTOM_JOBS
 from tests.unit.localcloud.aiplatform.test_custom_jobs import body
 from tests.unit.localcloud.fake_machines import FakeMachines
+from tpu_infra.deployer import sweeper
+from tpu_infra.names import VERTEX, mark_of
 from tpustack.ci.result import Outcome, Run
 from tpustack.ci.sweep import sweep_orphans
 from tpustack.cloud.google import Google

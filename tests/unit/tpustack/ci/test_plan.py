@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infra.names import MADE_FOR
+from tpu_infra.names import MADE_FOR
 from tpustack.ci.deployment import SECRET, UNKNOWN, surplus
 
 VM = "urn:pulumi:dev::tpu-stack::tpu-stack:infra:Vm$gcp:compute/instance:Instance::vm"

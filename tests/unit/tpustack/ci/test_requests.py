@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.names import names_of
-from infra.settings.parse import parse
+from tpu_infra.names import names_of
+from tpu_infra.settings.parse import parse
 from tpustack.ci import pipeline
 from tpustack.ci.pipeline import PullRequests
 from tpustack.errors import TpustackError, UsageError

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.names import JOB_LABEL, MADE_FOR, MARK, VERTEX, mark_of
-from infra.settings import OWN_LABELS
-from infra.settings.base import SettingsError
-from infra.settings.parse import parse
 from tests.examples import examples
+from tpu_infra.names import JOB_LABEL, MADE_FOR, MARK, VERTEX, mark_of
+from tpu_infra.settings import OWN_LABELS
+from tpu_infra.settings.base import SettingsError
+from tpu_infra.settings.parse import parse
 from tpustack.ci.result import Run
 from tpustack.ci.sweep import MOST_ORPHANS, SETTLED, sweep_orphans
 from tpustack.cloud.google import Google, NotFound
@@ -98,7 +98,7 @@ def mark(url: str, stack: str) -> str:
 
 
 def labels_of(made: Made) -> dict[str, str]:
-    """As infra/checks/__init__.py puts them together, for requests."""
+    """As infra/tpu_infra/checks/__init__.py puts them together, for requests."""
     request = {"request": made.stack} if made.stack.startswith("pr-") else {}
     own = {"managed-by": "pulumi", "tpu-stack": made.stack, MARK: mark(made.backend, made.stack)}
     return {**request, **dict(made.added), **own}

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from infra.names import names_of
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
+from tpu_infra.names import names_of
+from tpu_infra.settings.parse import parse
 from tpustack.cloud.google import Google
 from tpustack.dashboard.server import Application, Guard
 from tpustack.dashboard.sources import Place

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.names import names_of
 from localcloud import faults
 from localcloud.testing import Client
 from tests.browser import PICTURES, Page, browsing, find_browser, serving
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpu_agent.jobs.queue import Job, Queue, Spec
 from tpu_core import ledger
+from tpu_infra.names import names_of
 from tpu_training.goodput import account
 from tpustack.cloud.google import ApiError, Google
 from tpustack.dashboard.server import Application

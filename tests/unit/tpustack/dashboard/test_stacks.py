@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from infra.catalog import Catalog
 from tests.unit.tpustack.dashboard.conftest import PORT, TOKEN, a_stack, engine
+from tpu_infra.catalog import Catalog
 from tpustack.cloud.google import Google
 from tpustack.dashboard.server import Application, Guard
 from tpustack.dashboard.sources import Place, stack

@@ -12,9 +12,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from rich.console import Console
 
-from infra.names import names_of
-from infra.settings import StackSettings
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.testing import Client
@@ -22,6 +19,9 @@ from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, Json, make_tpu
 from tpu_core.google import Answer, Body
 from tpu_core.ledger import PARTS, Entry
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 from tpustack import top
 from tpustack.cloud.google import Google
 from tpustack.errors import Missing, TpustackError

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from infra.catalog import Catalog
-from infra.cost import of_stack
-from infra.settings.parse import parse
 from tests.unit.tpustack.dashboard.conftest import BUCKET
 from tpu_agent.jobs.queue import Queue
 from tpu_core.ledger import PARTS, Entry, File, read
+from tpu_infra.catalog import Catalog
+from tpu_infra.cost import of_stack
+from tpu_infra.settings.parse import parse
 from tpu_training.goodput.account import Segment
 from tpustack.cloud.google import Google
 from tpustack.dashboard.sources import Place, Trainings, by_day, points, thinned, training

@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from infra.names import names_of
-from infra.settings import StackSettings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.services.tpu.api import NODE
@@ -18,6 +16,8 @@ from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Done, Run
 from tpu_agent.jobs.queue import Queue
 from tpu_core import paths
+from tpu_infra.names import names_of
+from tpu_infra.settings import StackSettings
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.queue import require_on_demand

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from infra import credentials
-from infra.credentials import Given
 from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
@@ -20,6 +18,8 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT, grant, stack
 from tpu_agent.jobs.queue import Job, Queue
+from tpu_infra import credentials
+from tpu_infra.credentials import Given
 from tpustack.cloud.google import Google
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import credentials
-from infra.credentials import Given
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client, session
+from tpu_infra import credentials
+from tpu_infra.credentials import Given
 from tpustack.cloud import google
 from tpustack.live import QUESTIONS
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from infra.catalog import Catalog
-from infra.checks.context import Context
-from infra.names import names_of
-from infra.settings.parse import parse
+from tpu_infra.catalog import Catalog
+from tpu_infra.checks.context import Context
+from tpu_infra.names import names_of
+from tpu_infra.settings.parse import parse
 from tpustack import live
 from tpustack import live as quota
 from tpustack.cloud.google import Forbidden, Google, NotFound

@@ -8,14 +8,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from infra.grants import On, elsewhere
-from infra.names import names_of
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.cloud import SETTING
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client
+from tpu_infra.grants import On, elsewhere
+from tpu_infra.names import names_of
+from tpu_infra.settings.parse import parse
 from tpustack.cloud import google
 from tpustack.errors import TpustackError
 from tpustack.live import QUESTIONS, account
@@ -169,7 +169,7 @@ def test_the_quota_of_its_chips_in_the_region_decides_about_a_machine_with_a_tpu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Slices take it.
-    monkeypatch.setattr("infra.checks.context.version", lambda name: "9.20.0")
+    monkeypatch.setattr("tpu_infra.checks.context.version", lambda name: "9.20.0")
     quota = {metric: {"us-east5": limit} for metric, limit in limits.items()}
     cloud.cloud.store.put(SETTING, "compute.quota", quota)
     compute = {

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from infra.settings import StackSettings
-from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -21,6 +19,8 @@ from localcloud.testing import Client, machine, session
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpu_core import paths
 from tpu_core.bucket import Bucket
+from tpu_infra.settings import StackSettings
+from tpu_infra.settings.parse import parse
 from tpustack.cloud import google as google_client
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.resources.provider import known
+from tpu_infra.resources.provider import known
 from tpustack.errors import TpustackError
 from tpustack.recovery.state import require_trusted
 

@@ -1,7 +1,0 @@
-"""The components of this project, for programs in any language of Pulumi's."""
-
-from pathlib import Path
-
-from infra import plugin
-
-plugin.serve(Path(__file__).resolve().parent.parent)
