@@ -9,6 +9,8 @@ SEED ?=
 STEPS ?=
 PY := .venv/bin/python
 SOURCES := core/tpu_core agent/tpu_agent infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
+# mypy takes packages; it checks each of the programs next to them alone, as all have one name.
+PACKAGES := $(foreach source,$(SOURCES),$(or $(wildcard $(source)/tpu_$(source)),$(source)))
 
 # Every command starts a Python; where its modules are compiled again each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,10 +68,10 @@ next: setup  ## Test and type-check infra/ with the next generation of Google's 
 	@.venv/bin/uv pip install --quiet --python .venv-next --require-hashes \
 	  -r requirements-next.txt
 	@# Those tests that need no local cloud and do not go by chance: their libraries are not here.
-	@PYTHONPATH=core:agent .venv-next/bin/python -m pytest \
+	@PYTHONPATH=core:agent:infra .venv-next/bin/python -m pytest \
 	  $$(grep -rLE 'localcloud|tests.compiled|\.replay|hypothesis' --include='test_*.py' \
 	  tests/unit/infra)
-	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra
+	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra/tpu_infra
 
 frameworks: setup  ## Run the examples of all frameworks (their environments take 8 GB, once)
 	@$(PY) -m pytest -m frameworks tests/integration/test_frameworks.py
@@ -80,7 +82,8 @@ soak: setup  ## Train through twenty faults by chance (some minutes)
 lint: setup  ## Run ruff, the strict type checker, the prose and structure checks
 	@$(PY) -m ruff check $(SOURCES) examples
 	@$(PY) -m ruff format --check $(SOURCES) examples
-	@$(PY) -m mypy $(SOURCES)
+	@$(PY) -m mypy $(PACKAGES)
+	@for program in bootstrap infra policy; do $(PY) -m mypy $$program/__main__.py || exit; done
 	@$(PY) tools/prose.py
 	@$(PY) -m pytest -q tests/unit/structure tests/unit/tools/test_form.py
 

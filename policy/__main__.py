@@ -5,8 +5,9 @@ from pathlib import Path
 
 from pulumi_policy import PolicyPack
 
-# Python puts the folder that it runs on the path; the imports start at the folder above it.
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+# The rules' own revision of what they import, also where another one is installed.
+_HERE = Path(__file__).resolve().parent
+sys.path[:1] = [str(_HERE), str(_HERE.with_name("infra"))]
 
 from tpu_policy.rules import RULES  # noqa: E402
 

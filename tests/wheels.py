@@ -11,7 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # What each distribution is made of, apart from its pyproject.toml and README.md.
 PACKAGES = {
-    ".": ("agent/tpu_agent", "bootstrap", "infra", "policy", "tpustack"),
+    ".": (
+        "agent/tpu_agent",
+        "bootstrap/tpu_bootstrap",
+        "infra/tpu_infra",
+        "policy/tpu_policy",
+        "tpustack",
+    ),
     "core": ("tpu_core",),
     # A machine installs this wheel alone.
     "training": ("tpu_training", "tpu_core"),

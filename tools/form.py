@@ -24,7 +24,15 @@ BARS = Path(__file__).with_suffix(".yaml")
 # What is neither a product nor a part of one.
 _OTHERS = ("tests", "bench")
 # Distributions that keep their package in a folder of their own.
-_PACKAGES = ("agent/tpu_agent", "core/tpu_core", "localcloud/localcloud", "training/tpu_training")
+_PACKAGES = (
+    "agent/tpu_agent",
+    "bootstrap/tpu_bootstrap",
+    "core/tpu_core",
+    "infra/tpu_infra",
+    "localcloud/localcloud",
+    "policy/tpu_policy",
+    "training/tpu_training",
+)
 _DUPLICATE_LINES = 6
 
 
@@ -104,8 +112,9 @@ def tracked(root: Path = ROOT) -> list[File]:
         capture_output=True,
         text=True,
     ).stdout.splitlines()
-    present = [name for name in sorted(set(names)) if (root / name).is_file()]
-    return [File(name, (root / name).read_text(encoding="utf-8")) for name in present]
+    paths = (root / name for name in sorted(set(names)))
+    present = [path for path in paths if path.is_file() and not path.is_symlink()]
+    return [File(str(path.relative_to(root)), path.read_text("utf-8")) for path in present]
 
 
 def measure(files: Iterable[File]) -> dict[str, Any]:

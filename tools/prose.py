@@ -197,9 +197,12 @@ def problems(root: Path, rules: Mapping[str, Any]) -> list[str]:
     ).stdout.splitlines()
     found, code = list[str](), {name: list[Sentence]() for name in rules["code"]}
     for name in sorted({*names}):
-        if not _SHIPPED.search(name) or name.startswith(_OTHERS) or not (root / name).is_file():
+        path = root / name
+        if not _SHIPPED.search(name) or name.startswith(_OTHERS):
             continue
-        text = (root / name).read_text(encoding="utf-8")
+        if not path.is_file() or path.is_symlink():
+            continue
+        text = path.read_text(encoding="utf-8")
         found += refused(name, text, rules["words"])
         if name.endswith(".md"):
             found += beyond(name, of_page(text), limits_of(name, rules), rules["people"])

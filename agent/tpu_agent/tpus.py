@@ -17,7 +17,8 @@ from tpu_core.bucket import Bucket
 from tpu_core.contract import MARK, Port
 from tpu_core.google import Call, Json, is_missing, message
 
-# The provider of the queue's resources asks by the same version (infra/tpu_infra/resources/request.py).
+# The provider of the queue's resources asks by the same version
+# (infra/tpu_infra/resources/request.py).
 _QUEUE = "v2alpha1"
 # By pulumi-gcp itself, unless addPulumiAttributionLabel is off; its value is always true.
 _ADDED_LABELS = ("goog-pulumi-provisioned",)

@@ -36,7 +36,7 @@ _MODULE: Final = f"{PACKAGE}:index:"
 # What may come from another stack or resource. The checks need all else before anything is made.
 _INPUTS: Final = ("project", "zone", "network", "bucket", "labels")
 _INPUT_TYPES: Final = ("NetworkSettings", "BucketSettings", "LifecycleRule", "EncryptionSettings")
-# The engine runs what these declare with a plugin of a project's own (infra/tpu_infra/resources/provider.py).
+# The engine runs what these declare with a plugin of a project's own (resources/provider.py).
 _VERTEX: Final = (
     "needs a resource that cancels its jobs on destroy, which a component can't declare",
     "Remove it, or use a project of `tpustack new`, which can",

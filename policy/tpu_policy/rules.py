@@ -443,8 +443,8 @@ def _cost_ceiling(resources: Sequence[Resource], config: Config) -> Iterator[tup
                 resource,
                 f"{resource.title}: the catalog has no price for {line.part} {line.what}, so the "
                 f"stack could cost more than {money(ceiling)} an hour. Choose another type or "
-                "region, add the price to infra/tpu_infra/catalog/prices.yaml, or disable cost-ceiling for "
-                "this stack.",
+                "region, add the price to infra/tpu_infra/catalog/prices.yaml, or disable "
+                "cost-ceiling for this stack.",
             )
     hour = Estimate("stack", "", Decimal(1), tuple(line for _, line in priced)).configured.hour
     if hour > ceiling:

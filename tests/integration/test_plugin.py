@@ -62,7 +62,7 @@ def there(google: Session) -> set[str]:
 def plugin(tmp_path: Path, trainer: Path, quick_python: Path) -> Path:
     """The plugin of a project of `tpustack new`, in an environment that is there already."""
     made = tmp_path / "mine"
-    shutil.copytree(root() / "infra" / "template" / "components", made / "components")
+    shutil.copytree(root() / "infra" / "tpu_infra" / "template" / "components", made / "components")
     (made / "dist").mkdir()
     shutil.copy(trainer, made / "dist")
     definition = made / "components" / "PulumiPlugin.yaml"

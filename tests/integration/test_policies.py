@@ -48,8 +48,7 @@ def preview(tmp_path: Path, tools: Toolchain, quick_python: Path) -> Previewer:
     """Previews a stack of a project in tmp_path with the pack; no cloud is needed for that."""
     pack = tmp_path / "policy"
     pack.mkdir()
-    for source in PACK.glob("*.py"):
-        (pack / source.name).symlink_to(source)
+    (pack / "__main__.py").symlink_to(PACK / "__main__.py")
     _run_in(quick_python, PACK / "PulumiPolicy.yaml", pack / "PulumiPolicy.yaml")
     environment = os.environ | toolchain.environment(tools, tmp_path / "state")
     # Nothing is asked of Google in a preview of what is not there yet.

@@ -3,8 +3,8 @@
 An orphan is a resource of a request's stack that exists at Google and is in no state. It is
 recognized by all labels that each resource of such a stack gets; one is its mark, which only a
 stack of this name in this backend has. Accounts, networks and health checks can have no labels:
-their descriptions have the mark (`tpu_infra.names.mark_of`). A custom job of Vertex AI belongs to the
-stack whose account it runs as: its own labels are whatever a submitter wrote.
+their descriptions have the mark (`tpu_infra.names.mark_of`). A custom job of Vertex AI belongs to
+the stack whose account it runs as: its own labels are whatever a submitter wrote.
 """
 
 import re

@@ -1,7 +1,7 @@
 """`tpustack new`: a project of the user's own, which works without a clone; and its provider.
 
-Its files are those of infra/tpu_infra/template and the wheels of what is installed here. So what runs is what
-was tried, and no index is asked for a name that a stranger may have taken.
+Its files are those of infra/tpu_infra/template and the wheels of what is installed here. So what
+runs is what was tried, and no index is asked for a name that a stranger may have taken.
 """
 
 import hashlib
@@ -25,9 +25,6 @@ from tpustack.engine import toolchain
 from tpustack.errors import TpustackError, UsageError
 
 TEMPLATE = Path(names.__file__).with_name("template")
-# What `tpustack bootstrap` runs, of the package of that name.
-_PROGRAM = ("Pulumi.yaml", "Pulumi.pipeline.yaml", "__main__.py")
-_BOOTSTRAP = [Path("bootstrap", name) for name in _PROGRAM]
 _LOCK = "requirements.txt"
 _WHEELS = "dist"
 _PLUGIN = "components"
@@ -124,7 +121,7 @@ def _problems(target: Path) -> Iterator[str]:
     written = {path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*")}
     there = sorted(
         str(path)
-        for path in {*written, *_BOOTSTRAP, Path(_WHEELS)}
+        for path in {*written, Path(_WHEELS)}
         # Links to nothing count, too.
         if "__pycache__" not in path.parts
         and os.path.lexists(target / path)
@@ -139,9 +136,6 @@ def _fill(folder: Path, called: str) -> None:
     """Write a whole project of this name into a folder that is not there yet."""
     # The installer compiles the program there.
     shutil.copytree(TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "bootstrap").mkdir()
-    for path in _BOOTSTRAP:
-        shutil.copy(TEMPLATE.parents[1] / path, folder / path)
     definition = folder / "Pulumi.yaml"
     text = definition.read_text(encoding="utf-8").partition(_FOR_PULUMI)[0]
     # Quoted, since a name like 1.10 is a number in YAML.

@@ -55,7 +55,7 @@ def follow_command(stack: str | None, verbose: bool) -> None:
 
 
 def _outputs(stack: str | None) -> Mapping[str, Any]:
-    """Return what `pulumi up` has put out, as infra/tpu_infra/program.py names it. Raises TpustackError."""
+    """Return what `pulumi up` has put out, as tpu_infra.program names it. Raises TpustackError."""
     # The engine's library takes seconds to load.
     from tpustack.engine.backend import outputs_of
 

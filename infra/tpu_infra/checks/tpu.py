@@ -464,7 +464,8 @@ def warn_about_unverified(settings: StackSettings, context: Context) -> Iterator
     if settings.is_node or accelerator is None or runtime is None:
         return
     for name, why in context.catalog.proofs.refused.items():
-        yield f"infra/tpu_infra/catalog/proofs/{name} {why}, so it proves nothing. Restore it, or delete it"
+        path = f"infra/tpu_infra/catalog/proofs/{name}"
+        yield f"{path} {why}, so it proves nothing. Restore it, or delete it"
     found = [*_unverified(settings, accelerator, runtime)]
     if found:
         yield unverified(*found, anchor="#vm-drives-a-tpu-vm")

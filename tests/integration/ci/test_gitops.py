@@ -54,7 +54,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     shutil.copytree(clone.path / OUTPUT, clone.path / "plans")
 
     # Production on spot machines is against a rule, also where the change takes the rule away.
-    rules = clone.path / "policy" / "rules.py"
+    rules = clone.path / "policy" / "tpu_policy" / "rules.py"
     rules.write_text("RULES = ()\n", encoding="utf-8")
     violation = clone.ci("preview", "--stack", "prod", "--policies-of", "origin/main")
     assert "Policies are those of `origin/main`" in clone.text("prod")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import tpu_infra
 from tpu_infra.resources import provider
 
-SCRIPT = Path(infra.__file__).parent / "template" / "plugin" / "pulumi-resource-pulumi-python"
+SCRIPT = Path(tpu_infra.__file__).parent / "template" / "plugin" / "pulumi-resource-pulumi-python"
 
 
 @pytest.mark.parametrize("program", [".", "infra"])
@@ -23,7 +24,7 @@ def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
     (tmp_path / program).mkdir(exist_ok=True)
     python = tmp_path / virtualenv / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$PYTHONPATH $*"\n', encoding="utf-8")
+    python.write_text('#!/bin/sh\necho "$*"\n', encoding="utf-8")
     python.chmod(0o755)
     said = subprocess.run(
         [SCRIPT, "127.0.0.1:1234"],
@@ -37,7 +38,7 @@ def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
         text=True,
         check=True,
     ).stdout
-    assert said == f"{tmp_path} -u -m tpu_infra.resources.provider 127.0.0.1:1234\n"
+    assert said == "-u -m tpu_infra.resources.provider 127.0.0.1:1234\n"
 
 
 def test_the_engine_starts_the_module_of_the_provider() -> None:

@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[3]
 # Rooms that are distributions of their own lie in a folder with their pyproject.toml.
 FOLDERS = {
     "tpu_agent": "agent/tpu_agent",
+    "tpu_bootstrap": "bootstrap/tpu_bootstrap",
     "tpu_core": "core/tpu_core",
+    "tpu_infra": "infra/tpu_infra",
+    "tpu_policy": "policy/tpu_policy",
     "tpu_training": "training/tpu_training",
     "localcloud": "localcloud/localcloud",
 }
@@ -26,7 +29,8 @@ def folder(room: str) -> Path:
 
 @functools.cache
 def sources(room: str) -> list[Path]:
-    return sorted(path for path in folder(room).rglob("*.py") if "__pycache__" not in path.parts)
+    paths = folder(room).rglob("*.py")
+    return sorted(p for p in paths if "__pycache__" not in p.parts and not p.is_symlink())
 
 
 @functools.cache

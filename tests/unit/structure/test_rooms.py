@@ -13,12 +13,12 @@ from tests.unit.structure.modules import ROOT, folder, import_statements, source
 OURS = {
     "tpu_agent",
     "tpu_core",
-    "infra",
+    "tpu_infra",
     "tpu_training",
     "localcloud",
     "tpustack",
-    "policy",
-    "bootstrap",
+    "tpu_policy",
+    "tpu_bootstrap",
     "tools",
     "bench",
     "tests",
@@ -28,11 +28,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tpu_core": set(),
     "tpu_agent": {"tpu_core"},
     # The bundle is all that it knows of the agent: bytes for the machines.
-    "infra": {"tpu_core", "tpu_agent.bundle"},
+    "tpu_infra": {"tpu_core", "tpu_agent.bundle"},
     "tpu_training": {"tpu_core"},
     "localcloud": set(),
-    "policy": {"tpu_infra.catalog", "tpu_infra.cost", "tpu_core.words"},
-    "bootstrap": {
+    "tpu_policy": {"tpu_infra.catalog", "tpu_infra.cost", "tpu_core.words"},
+    "tpu_bootstrap": {
         "tpu_core.words",
         "tpu_infra.components.alerts",
         "tpu_infra.components.identity",
@@ -72,16 +72,16 @@ NOT_FOR = {
     # The standard library alone.
     "tpu_agent": {"google", "googleapiclient", "pulumi", "requests", "tensorflow", "yaml"},
     "tpu_core": {"google", "googleapiclient", "pulumi", "requests", "tensorflow", "yaml"},
-    "infra": {"tensorflow", "google", "googleapiclient"},
+    "tpu_infra": {"tensorflow", "google", "googleapiclient"},
     "tpu_training": {"pulumi", "pulumi_gcp"},
     "localcloud": {"pulumi", "pulumi_gcp"},
-    "bootstrap": {"tensorflow", "google", "googleapiclient"},
+    "tpu_bootstrap": {"tensorflow", "google", "googleapiclient"},
     # It looks at any program's resources, by the names that the engine has for them.
-    "policy": {"tensorflow", "google", "googleapiclient", "pulumi_gcp"},
+    "tpu_policy": {"tensorflow", "google", "googleapiclient", "pulumi_gcp"},
     "tpustack": {"tensorflow"},
 }
 # Who may use Google's credentials, though nothing else of Google's.
-GOOGLES_IDENTITY = {"infra", "tpustack"}
+GOOGLES_IDENTITY = {"tpu_infra", "tpustack"}
 LONGEST_FILE = 700
 ROOMS = sorted(MAY_IMPORT)
 
@@ -125,7 +125,7 @@ def test_a_room_uses_no_library_that_is_not_for_it(room: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ["infra", "tpu_training"])
+@pytest.mark.parametrize("room", ["tpu_infra", "tpu_training"])
 def test_what_runs_on_google_does_not_know_the_local_cloud(room: str) -> None:
     words = ("localcloud", "local cloud", "127.0.0.1", "localhost")
     wrong = [

@@ -49,7 +49,7 @@ COMMANDS = [
     ["follow", "--help"],
 ]
 MODULES = {
-    "preview": ["load", "infra", "policy", "bootstrap"],
+    "preview": ["load", "tpu_infra", "tpu_policy", "tpu_bootstrap"],
     "ci": ["load", "tpustack.ci", "tpustack.engine", "tpustack.recovery"],
     "commands": ["load", "tpustack.commands", "tpustack.logs", "tpustack.cloud"],
 }

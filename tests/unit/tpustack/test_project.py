@@ -258,7 +258,7 @@ def test_of_a_new_project_that_is_interrupted_nothing_is_left(
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's project, with the template's requirements, and a Pulumi that installs nothing."""
     folder = tmp_path / "mine"
-    shutil.copytree(REPOSITORY / "infra" / "template", folder)
+    shutil.copytree(REPOSITORY / "infra" / "tpu_infra" / "template", folder)
     shutil.copy(folder / "requirements.txt", folder / "components")
     for lock in (folder / "requirements.txt", folder / "components" / "requirements.txt"):
         lock.write_text("./dist/a.whl --hash=sha256:00\n" + lock.read_text())
@@ -316,7 +316,7 @@ def test_a_new_project_has_the_newest_provider_and_one_command_installs_the_one_
 def test_what_pins_the_provider_of_tpu_nodes_is_what_the_tests_run_with(mine: Path) -> None:
     """And the other packages of a new project are those of a deployment."""
     deploying = {*pinned(REPOSITORY / "requirements-deploy.txt")}
-    nodes = {*pinned(REPOSITORY / "infra" / "locks" / "pulumi-gcp-8.txt")}
+    nodes = {*pinned(REPOSITORY / "infra" / "tpu_infra" / "locks" / "pulumi-gcp-8.txt")}
     newest = {*pinned(mine / "requirements.txt")}
     assert nodes <= deploying
     assert newest - deploying == {"pulumi-gcp==10.2.0"}

@@ -24,7 +24,7 @@ FOLDER = root() / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 PREPARE = root() / ".github" / "actions" / "prepare" / "action.yml"
 # What `tpustack new` gives to projects of users, with the same actions.
-USERS = root() / "infra" / "template" / ".github"
+USERS = root() / "infra" / "tpu_infra" / "template" / ".github"
 THEIRS = sorted(USERS.glob("workflows/*.yml"))
 THEIR_PREPARE = USERS / "actions" / "prepare" / "action.yml"
 # The ones that test a request and make a release; the others are the pipeline of the stacks.
@@ -191,7 +191,9 @@ def test_the_hooks_before_a_commit_check_the_types_of_what_make_lint_checks() ->
     assert all(entry.startswith(".venv/bin/python -m ") for entry in entries.values())
     makefile = (root() / "Makefile").read_text(encoding="utf-8")
     (sources,) = re.findall(r"^SOURCES := (.*)$", makefile, re.M)
-    assert entries["mypy"] == f".venv/bin/python -m mypy {sources}"
+    packages = ((source, f"{source}/tpu_{source}") for source in sources.split())
+    checked = (package if (root() / package).exists() else source for source, package in packages)
+    assert entries["mypy"] == f".venv/bin/python -m mypy {' '.join(checked)}"
 
 
 @pytest.mark.parametrize(

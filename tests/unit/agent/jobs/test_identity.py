@@ -73,7 +73,7 @@ print(json.dumps({
 
 
 def apart(site: Site) -> None:
-    """Grant what infra/tpu_infra/components/identity.py declares for jobs, and what it lets machines do."""
+    """Grant what tpu_infra.components.identity declares for jobs, and what it lets machines do."""
     projects.enable_services(site.cloud.cloud, PROJECT, ["iamcredentials.googleapis.com"])
     accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
     site.client.post(accounts, {"accountId": "tpu-job"})

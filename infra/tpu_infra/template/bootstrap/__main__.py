@@ -1,0 +1,1 @@
+../../../../bootstrap/__main__.py
