@@ -49,7 +49,10 @@ class State(pulumi.ComponentResource):
         requires: Sequence[pulumi.Resource],
     ) -> None:
         super().__init__("tpu-stack:bootstrap:State", name)
-        old = {"num_newer_versions": config.OLD_VERSIONS, "with_state": "ARCHIVED"}
+        old: gcp.storage.BucketLifecycleRuleConditionArgsDict = {
+            "num_newer_versions": config.OLD_VERSIONS,
+            "with_state": "ARCHIVED",
+        }
         self.bucket = gcp.storage.Bucket(
             f"{name}-bucket",
             name=bucket,
