@@ -151,8 +151,7 @@ _DISK = "gcp:compute/disk:Disk"
 _TPU_VM = "gcp:tpu/v2Vm:V2Vm"
 _NODE = "gcp:tpu/node:Node"
 _QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
-# What tpu_infra.resources declares: the same request, with the account and capacity that V2
-# lacks.
+# What tpu_infra.resources declares: the same request, with what V2 lacks, account and capacity.
 _QUEUE_ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
 
 ON_DEMAND, SPOT, PREEMPTIBLE, RESERVED = "on-demand", "spot", "preemptible", "reserved"

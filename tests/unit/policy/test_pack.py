@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,14 @@ def test_a_resource_is_named_by_its_name_in_the_program_and_in_the_cloud() -> No
     assert resource.matches(["d?"])
     assert resource.matches(["disk"])
     assert not resource.matches(["D1", "dis"])
+
+
+def test_the_rules_are_those_next_to_the_pack_whatever_else_has_their_name(tmp_path: Path) -> None:
+    (tmp_path / "tpu_policy").mkdir()
+    (tmp_path / "tpu_policy" / "__init__.py").touch()
+    found = PathFinder.find_spec("tpu_policy", [str(ROOT / "policy"), str(tmp_path)])
+    assert found is not None
+    assert found.origin == str(ROOT / "policy" / "tpu_policy" / "__init__.py")
 
 
 def test_the_pack_runs_with_the_python_of_the_project() -> None:
