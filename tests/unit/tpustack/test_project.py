@@ -23,7 +23,7 @@ from tpustack.errors import TpustackError, UsageError
 from .conftest import Run
 
 REPOSITORY = Path(__file__).parents[3]
-PACKAGES = ("tpustack", "infra", "bootstrap")
+PACKAGES = ("tpustack", "infra/tpu_infra", "bootstrap/tpu_bootstrap")
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages as a wheel installs them: without what lies around them in the checkout."""
     folder = tmp_path_factory.mktemp("site-packages")
     for name in PACKAGES:
-        ignored = shutil.ignore_patterns("__pycache__", "Pulumi*.yaml")
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
+        source = REPOSITORY / name
+        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
