@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 BARS = Path(__file__).with_suffix(".yaml")
 # What is neither a product nor a part of one.
 _OTHERS = ("tests", "bench")
-# Distributions that keep their package in a folder of their own.
+# Rooms that keep their package in a folder of its own.
 _PACKAGES = (
     "agent/tpu_agent",
     "bootstrap/tpu_bootstrap",

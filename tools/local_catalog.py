@@ -1,6 +1,6 @@
 """Write the local cloud's data files on TPUs and machine types from the catalog: `make catalog`.
 
-The local cloud is a package of its own and must not import `infra`, so it reads what it offers
+The local cloud is a package of its own and must not import `tpu_infra`, so it reads what it offers
 from files. Never edit them by hand.
 """
 

@@ -1,7 +1,7 @@
 """Write the trainer's facts about TPUs from the catalog: `make catalog`.
 
-`tpu_training` is a package of its own and must not import `infra`, so `tpu-training compile` reads
-sizes, peaks and prices from a file. Never edit it by hand.
+`tpu_training` is a package of its own and must not import `tpu_infra`, so `tpu-training compile`
+reads sizes, peaks and prices from a file. Never edit it by hand.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 The queue itself is `tpu_agent.jobs.queue.Queue`, which the runner reads with the same code. This
 module finds its bucket, explains what the bucket refuses, and warns before a job waits in vain.
-`infra` and the engine take a while to load, so functions import them: with --bucket, `job list`
+`tpu_infra` and the engine take a while to load, so functions import them: with --bucket, `job list`
 needs neither.
 """
 

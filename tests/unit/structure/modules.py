@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 ROOT = Path(__file__).parents[3]
-# Rooms that are distributions of their own lie in a folder with their pyproject.toml.
+# Next to these packages lies what starts, builds or explains them.
 FOLDERS = {
     "tpu_agent": "agent/tpu_agent",
     "tpu_bootstrap": "bootstrap/tpu_bootstrap",
