@@ -56,8 +56,7 @@ _OVER = "\n".join(
         "shutil.copytree(kept, own, symlinks=True, ignore=skip, dirs_exist_ok=True)",
         "for path in (own / 'bin').iterdir():",
         "    if path.is_file() and not path.is_symlink():",
-        "        was, now = (os.fsencode(f'{one}/') for one in (built, own))",
-        "        path.write_bytes(path.read_bytes().replace(was, now))",
+        "        path.write_bytes(path.read_bytes().replace(*map(os.fsencode, (built, own))))",
         "line = f'import site; site.addsitedir({str(packages)!r})'",
         "(own / packages.relative_to(kept) / 'tpu-stack-kept.pth').write_text(line)",
     )

@@ -134,10 +134,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_the_next_attempt_and_another_job_build_nothing(
     name: str, real: Machine, one: Path
 ) -> None:
-    said = real.attempt(name, Spec("demo; which demo python", requirements=pinned(one)))
+    command = "demo; which demo python; . $VIRTUAL_ENV/bin/activate; echo $VIRTUAL_ENV"
+    said = real.attempt(name, Spec(command, requirements=pinned(one)))
     (key,) = real.kept()
-    programs = real.folder / name / "venv" / "bin"
-    assert said == (f"kept environment {key}", f"demo 1.0\n{programs}/demo\n{programs}/python\n")
+    own = real.folder / name / "venv"
+    lines = f"demo 1.0\n{own}/bin/demo\n{own}/bin/python\n{own}\n"
+    assert said == (f"kept environment {key}", lines)
     assert not {"venv", "pip", "install"} & set(real.ran)
 
 
