@@ -237,6 +237,11 @@ def test_an_installation_that_fails_leaves_nothing(machine: Machine, one: Path) 
         ("# \\\n--requirement=more.txt\ndemo==1 --hash=sha256:aa\n", False),
         ("--find-links ./wheels\ndemo==1 --hash=sha256:aa\n", False),
         ("demo==1 --hash=sha256:aa\n-c bounds.txt\n-e .\n", False),
+        ("--pre -r more.txt\ndemo==1 --hash=sha256:aa\n", False),
+        ("--pre \\\n of -r more.txt\ndemo==1 --hash=sha256:aa\n", False),
+        ("demo==1 --hash=sha256:aa --hash=sha256:bb  # via -r x.in\n# -r y\n", True),
+        ("demo==1  # no --hash=sha256:aa\n", False),
+        ("# a\r-r more.txt\rdemo==1 --hash=sha256:aa", False),
     ],
 )
 def test_only_what_hashes_decide_is_kept(requirements: str, is_kept: bool) -> None:
