@@ -315,10 +315,3 @@ def test_what_another_attempt_uses_stays(tmp_path: Path) -> None:
     del user
     short.trim()
     assert names(tmp_path) == set()
-
-
-def test_a_removal_that_was_killed_is_completed(tmp_path: Path) -> None:
-    (tmp_path / "one.old").mkdir()
-    (tmp_path / "one.old" / "rest").touch()
-    Kept(tmp_path).trim()
-    assert names(tmp_path) == set()
