@@ -17,8 +17,8 @@ from pathlib import Path
 
 MOST = 4
 """How many are kept."""
-FREE = 0.1
-"""The part of the disk that is to be free: fewer are kept otherwise."""
+FREE = 0.5
+"""The part of the disk that is to be free for what jobs write: fewer are kept otherwise."""
 
 
 class Kept:
