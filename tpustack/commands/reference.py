@@ -335,9 +335,9 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 
 def looked_up(name: str) -> list[Setting]:
-    """Return the setting of this name, or those of this group. Raises UsageError."""
-    settings = all_settings()
-    found = [one for one in settings if name in (one.path, one.group)]
+    """Return the setting of this name, with those in it. Raises UsageError."""
+    settings, name = all_settings(), name.removeprefix(f"{parse.NAMESPACE}:")
+    found = [one for one in settings if f"{one.path}.".startswith((f"{name}.", f"{name}["))]
     if not found:
         known = [*(one.path for one in settings), *groups()]
         # Who knows only the last part of a name means that one.

@@ -28,8 +28,10 @@ from tpu_core.contract import Environment as Variables
 from tpu_core.contract import Port
 
 _HASH = "--hash="
-# What a line of a pinned file may begin with: nothing reads a file that another job lacks.
-_OPTION = re.compile(
+# The options that a pinned file may have: nothing reads a file that another job lacks.
+_OPTIONS = re.compile(r"(?m)(?<!\S)-.*?(?=\s-|$)")
+_COMMENTS = re.compile(r"(?m)(^|\s)#.*")
+_PINNED = re.compile(
     r"--hash=|-(i|f|-(extra-)?index-url|-find-links)[ =]+https://"
     r"|--(only-binary|no-binary|prefer-binary|require-hashes|pre)\b"
 )
@@ -56,8 +58,7 @@ _OVER = "\n".join(
         "shutil.copytree(kept, own, symlinks=True, ignore=skip, dirs_exist_ok=True)",
         "for path in (own / 'bin').iterdir():",
         "    if path.is_file() and not path.is_symlink():",
-        "        was, now = (os.fsencode(f'{one}/') for one in (built, own))",
-        "        path.write_bytes(path.read_bytes().replace(was, now))",
+        "        path.write_bytes(path.read_bytes().replace(*map(os.fsencode, (built, own))))",
         "line = f'import site; site.addsitedir({str(packages)!r})'",
         "(own / packages.relative_to(kept) / 'tpu-stack-kept.pth').write_text(line)",
     )
@@ -233,10 +234,8 @@ def is_pinned(requirements: str) -> bool:
 
     pip itself refuses a file with hashes in which a package has none.
     """
-    lines = (line.strip() for line in requirements.splitlines())
-    return _HASH in requirements and all(
-        _OPTION.match(line) for line in lines if line.startswith("-")
-    )
+    read = _COMMENTS.sub("", "\n".join(requirements.splitlines()))
+    return _HASH in read and all(map(_PINNED.match, _OPTIONS.findall(read)))
 
 
 def _packages() -> list[str]:

@@ -1,9 +1,9 @@
 """Python environments that this machine keeps between attempts and jobs.
 
 Each is a folder, KEY, named by the digest of what decides its content. It is the machine's: jobs
-read it and never change it. While it is built it is called KEY.new, and while it is removed
-KEY.old. A process that builds or uses one locks its folder. That lock ends with the process: a
-killed one leaves nothing that seems whole or in use.
+read it and never change it. While it is built or removed it is called KEY.new. A process that
+builds or uses one locks its folder. That lock ends with the process: a killed one leaves nothing
+that seems whole or in use.
 """
 
 import contextlib
@@ -17,9 +17,8 @@ from pathlib import Path
 
 MOST = 4
 """How many are kept."""
-FREE = 0.1
-"""The part of the disk that is to be free: fewer are kept otherwise."""
-_NEW, _OLD = ".new", ".old"
+FREE = 0.5
+"""The part of the disk that is to be free for what jobs write: fewer are kept otherwise."""
 
 
 class Kept:
@@ -84,7 +83,7 @@ class Kept:
         whole = sorted((path.stat().st_mtime, path) for path in unused if not path.suffix)
         while whole and (len(whole) >= MOST or self._free(self._folder) < FREE):
             path = whole.pop(0)[1]
-            shutil.rmtree(path.rename(path.with_suffix(_OLD)), ignore_errors=True)
+            shutil.rmtree(path.rename(being_built(path)), ignore_errors=True)
 
     def _use(self, path: Path, how: int) -> int:
         """Lock an environment until this object goes, and note the time."""
@@ -107,7 +106,7 @@ class Kept:
 
 def being_built(path: Path) -> Path:
     """Return where an environment was built, which its programs name."""
-    return path.with_suffix(_NEW)
+    return path.with_suffix(".new")
 
 
 def _is_unused(path: Path) -> bool:

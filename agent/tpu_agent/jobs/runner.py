@@ -7,6 +7,7 @@ from what it has just read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -160,7 +161,8 @@ class Runner:
         """Start a job; return False if it can't be started and the next one may."""
         if full := why_full(self._folder):
             # What could be built again is not what jobs wait for.
-            Kept(kept_folder(self._folder)).trim()
+            with contextlib.suppress(OSError):
+                Kept(kept_folder(self._folder)).trim()
             full = why_full(self._folder)
         tpu = None if full else self._tpus.ready()
         if tpu is None:

@@ -137,6 +137,10 @@ def test_one_setting_or_one_group_is_looked_up_by_its_name(run: Run) -> None:
     assert (setting["path"], setting["required"]) == ("zone", True)
     group = json.loads(run("settings", "vm", "--json").out)["settings"]
     assert [one["path"] for one in group] == [s.path for s in all_settings() if s.group == "vm"]
+    inner = run("settings", "tpu.dataDisks").out
+    assert "tpu.dataDisks[].sizeGib  (" in inner
+    # As stack files have it.
+    assert run("settings", "tpu-stack:tpu.dataDisks").out == inner
 
 
 @pytest.mark.parametrize(

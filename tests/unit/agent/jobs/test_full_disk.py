@@ -29,7 +29,7 @@ attempt = Attempt(folder)
 spec = vars(Spec("head -c 1G /dev/zero"))
 attempt.prepare({"job": "one", "number": 1, "bucket": "b", "spec": spec, "variables": {}})
 attempt.beat(now())
-Environment._make_venv = lambda self, **_: None
+Environment._build = lambda self, *_, **__: None
 sys.stdout.flush()
 kept = sys.stderr = open(sys.argv[2], "w")
 supervise(folder, lambda _: MemoryStore(Bucket(Clock())), Identity())
@@ -59,6 +59,8 @@ def test_a_log_that_fills_the_disk_ends_the_try_as_a_failure_that_says_so(tmp_pa
 
 def test_no_job_begins_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = "the VM's disk is full"
+    # Where not even a folder can be made, nothing is kept that could make room.
+    (tmp_path / "environments").touch()
     bucket = Bucket(Clock())
     machine = Machine("m", bucket, tmp_path, lambda _: (0.5, 0), lambda: None)
     Queue(MemoryStore(bucket), print).add(Job("one", "id", Spec("true"), 9.0))

@@ -134,10 +134,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_the_next_attempt_and_another_job_build_nothing(
     name: str, real: Machine, one: Path
 ) -> None:
-    said = real.attempt(name, Spec("demo; which demo python", requirements=pinned(one)))
+    command = "demo; which demo python; . $VIRTUAL_ENV/bin/activate; echo $VIRTUAL_ENV"
+    said = real.attempt(name, Spec(command, requirements=pinned(one)))
     (key,) = real.kept()
-    programs = real.folder / name / "venv" / "bin"
-    assert said == (f"kept environment {key}", f"demo 1.0\n{programs}/demo\n{programs}/python\n")
+    own = real.folder / name / "venv"
+    lines = f"demo 1.0\n{own}/bin/demo\n{own}/bin/python\n{own}\n"
+    assert said == (f"kept environment {key}", lines)
     assert not {"venv", "pip", "install"} & set(real.ran)
 
 
@@ -235,6 +237,11 @@ def test_an_installation_that_fails_leaves_nothing(machine: Machine, one: Path) 
         ("# \\\n--requirement=more.txt\ndemo==1 --hash=sha256:aa\n", False),
         ("--find-links ./wheels\ndemo==1 --hash=sha256:aa\n", False),
         ("demo==1 --hash=sha256:aa\n-c bounds.txt\n-e .\n", False),
+        ("--pre -r more.txt\ndemo==1 --hash=sha256:aa\n", False),
+        ("--pre \\\n of -r more.txt\ndemo==1 --hash=sha256:aa\n", False),
+        ("demo==1 --hash=sha256:aa --hash=sha256:bb  # via -r x.in\n# -r y\n", True),
+        ("demo==1  # no --hash=sha256:aa\n", False),
+        ("# a\r-r more.txt\rdemo==1 --hash=sha256:aa", False),
     ],
 )
 def test_only_what_hashes_decide_is_kept(requirements: str, is_kept: bool) -> None:
@@ -307,11 +314,4 @@ def test_what_another_attempt_uses_stays(tmp_path: Path) -> None:
     assert names(tmp_path) == {"a"}
     del user
     short.trim()
-    assert names(tmp_path) == set()
-
-
-def test_a_removal_that_was_killed_is_completed(tmp_path: Path) -> None:
-    (tmp_path / "one.old").mkdir()
-    (tmp_path / "one.old" / "rest").touch()
-    Kept(tmp_path).trim()
     assert names(tmp_path) == set()
