@@ -35,9 +35,10 @@ def main() -> int:
     lock = DEPLOY_LOCK if options.deploy else FULL_LOCK
     if _is_ready(venv, lock):
         return 0
-    python = find_python(DEPLOYING if options.deploy else SUITABLE)
+    suitable = DEPLOYING if options.deploy else SUITABLE
+    python = find_python(suitable)
     if python is None:
-        print(_no_python(), file=sys.stderr)
+        print(_no_python(suitable), file=sys.stderr)
         return 1
     try:
         _install(python, venv, lock)
@@ -81,13 +82,14 @@ def _runs(python: str) -> bool:
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
-def _no_python() -> str:
+def _no_python(suitable: tuple[tuple[int, int], ...]) -> str:
     have = ".".join(map(str, sys.version_info[:2]))
+    last = f"3.{suitable[0][1]}"
+    why = "" if suitable == DEPLOYING else ", for which TensorFlow 2.19.1 has wheels"
     return (
-        f"error: TensorFlow 2.19.1 has no wheel for Python {have}, and PATH has no Python 3.10, "
-        "3.11 or 3.12.\n"
-        "Install one with uv: `pip install uv && uv python install 3.12`. Then run make again.\n"
-        "To use another interpreter, name it: `make demo PYTHON=/path/to/python3.12`."
+        f"error: this takes Python 3.10 to {last}{why}. This is Python {have}, and PATH has none "
+        f"of those.\nInstall one with uv: `pip install uv && uv python install {last}`. Then run "
+        f"make again.\nTo use another interpreter, name it: `make PYTHON=/path/to/python{last}`."
     )
 
 

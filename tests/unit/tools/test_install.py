@@ -107,6 +107,16 @@ def test_the_newest_python_is_taken_for_deploying_and_not_for_training(
     assert make_venv.find_python() is None
 
 
+def test_who_has_no_python_for_a_task_learns_which_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(make_venv, "find_python", lambda suitable: None)
+    for option, said in ((["--deploy"], "3.10 to 3.13. This"), ([], "3.10 to 3.12, for which")):
+        monkeypatch.setattr(sys, "argv", ["make_venv.py", "--into=nothing", *option])
+        assert make_venv.main() == 1
+        assert f"error: this takes Python {said}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "lock", ["requirements-deploy.txt", "infra/tpu_infra/template/requirements.txt"]
 )
