@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tpu_agent.child import Child
-from tpu_agent.jobs.hosts import LOST_HOST, Reports
+from tpu_agent.jobs.hosts import Reports
 from tpu_agent.jobs.queue import Outcome
 from tpu_core import paths
 from tpu_core.bucket import Bucket
-from tpu_core.contract import Environment
+from tpu_core.contract import LOST_HOST, Environment
 from tpu_core.records import Unreadable, dump, load, replace_file
 from tpu_core.times import backoff
 from tpu_core.tpu import Phase, phase_of

@@ -15,6 +15,8 @@ NO_LOCK: Final = "none"
 """The value of Metadata.TENSORFLOW_LOCK where no hashes are known."""
 NO_TENSORFLOW: Final = "none"
 """The value of Metadata.TENSORFLOW for a machine whose jobs bring their own framework."""
+LOST_HOST: Final = "lost-host"
+"""Cause of a trainer that ended because another host's has: that one knows why."""
 
 
 class Metadata:

@@ -18,6 +18,7 @@ from tpu_agent.jobs.environment import Tpu, content_of
 from tpu_agent.jobs.queue import ON_EACH_HOST, RUNNING, Job, Outcome, Queue, Spec
 from tpu_core import lease, paths, records, times
 from tpu_core.bucket import Bucket, Item
+from tpu_core.contract import LOST_HOST
 from tpu_core.google import GoogleError
 
 _LOOK, _FAILURE_LOOK = 2.0, 5.0
@@ -28,8 +29,6 @@ _SILENCE = 600.0
 _RUNS = "runs"
 STILL = records.stamped(vars(Outcome(_RUNS)))
 """What a host reports of an attempt that runs there."""
-LOST_HOST = "lost-host"
-"""Cause of a trainer that ended because another host's has (training/tpu_training/cluster)."""
 
 _T = TypeVar("_T")
 

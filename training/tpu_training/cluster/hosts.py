@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
+from tpu_core.contract import LOST_HOST
 from tpu_training.errors import EXIT_FAILURE, EndpointError, InputError, TrainingError
 
 # The agent sets them on each host (agent/tpu_agent/jobs/environment.py).
@@ -46,7 +47,7 @@ End = Callable[[str, int], None]
 class LostHostError(TrainingError):
     """Another host has ended, without which this one can't go on."""
 
-    cause = "lost-host"
+    cause = LOST_HOST
 
 
 @dataclass(frozen=True)
