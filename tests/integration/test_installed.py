@@ -20,7 +20,7 @@ from .installed import Installed, constraints
 
 COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
 # What only a checkout needs: what was made there, and the way from infra/ to the environment.
-LEFT_OUT = {"__pycache__", "build", ".venv"}
+LEFT_OUT = {"__pycache__", "build"}
 # The environment of the whole project, when it was measured first.
 WHOLE_MEGABYTES = 2500
 

@@ -291,7 +291,7 @@ def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
     assert "The VM is back." in recover_(engine, "--loop")
     second = google.get(machine).json()
     assert second["id"] != first
-    # Google counts the hours of each machine anew, and the bucket those of the first.
+    # Google counts the hours of each machine from its start, the bucket from the first one.
     assert second["scheduling"]["maxRunDuration"] == {"seconds": str(8 * 3600)}
     state = f"https://storage.googleapis.com/storage/v1/b/{outputs['bucket_name']}/o/"
     lives = google.get(state + quote(STATE, safe=""), params={"alt": "media"}).json()["lives"]
@@ -301,7 +301,7 @@ def test_a_machine_with_a_tpu_runs_the_trainer_and_recover_makes_it_again(
 
 
 @pytest.mark.parametrize("how", ["preempted", "reset"])
-def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_makes_the_tpu_anew(
+def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_recreates_the_tpu(
     deploy: Callable[..., Stack], google: requests.Session, cloud: LocalCloudCommand, how: str
 ) -> None:
     def made() -> str:

@@ -74,7 +74,7 @@ def health(compute: requests.Session, name: str) -> str:
     return str(managed(compute, name)["instanceHealth"][0]["detailedHealthState"])
 
 
-def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left_alone(
+def test_a_vm_whose_script_fails_is_recreated_and_one_whose_script_works_is_left_alone(
     compute: requests.Session, cloud: LocalCloudCommand
 ) -> None:
     # A VM that starts slowly, next to other tests, has not failed.

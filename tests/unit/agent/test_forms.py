@@ -1,4 +1,4 @@
-"""Requests in the queue, with one TPU or several, and classic nodes are made anew as they were."""
+"""Requests in the queue, with one TPU or several, and classic nodes are recreated as they were."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_what_a_job_writes_into_it_decides_neither_where_nor_what_the_agent_make
     assert described(google) == before
 
 
-def test_of_two_agents_one_makes_the_tpu_anew_and_neither_brings_a_deleted_one_back(
+def test_of_two_agents_one_recreates_the_tpu_and_neither_brings_a_deleted_one_back(
     agent: Agent, google: Client, local_cloud: LocalCloud, clock: VirtualClock
 ) -> None:
     other = Agent(local_cloud, clock)

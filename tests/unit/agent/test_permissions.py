@@ -1,4 +1,4 @@
-"""What a stack grants its machines is enough to make a TPU anew, and not more than that takes."""
+"""What a stack grants its machines is enough to recreate a TPU, and no more than that."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def lose(google: Client, local_cloud: LocalCloud) -> None:
     nodes.preempt(local_cloud.cloud, f"{PARENT}/nodes/t")
 
 
-def test_the_machines_account_makes_the_tpu_anew_as_itself(
+def test_the_machines_account_recreates_the_tpu_as_itself(
     google: Client, local_cloud: LocalCloud, clock: VirtualClock, account: str
 ) -> None:
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""A TPU that is lost is made anew as the stack declares it, whatever happens on the way."""
+"""A TPU that is lost is recreated as the stack declares it, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_tpu_that_is_preempted_while_it_is_created_is_recreated_once_more(
     assert state(google) == "READY"
 
 
-def test_a_creation_that_does_not_end_is_begun_anew_after_an_hour(
+def test_a_creation_that_does_not_end_is_tried_again_after_an_hour(
     agent: Agent, google: Client
 ) -> None:
     """It counts as a failure; one that this agent has not begun is left alone."""

@@ -134,7 +134,7 @@ def test_wrong_input_ends_it_for_good_with_the_trainers_own_words(world: World) 
     assert world.told == ["has failed: exit code 2, wrong input: m"]
 
 
-def test_pauses_grow_while_no_step_is_done_and_begin_anew_after_one(world: World) -> None:
+def test_pauses_grow_while_no_step_is_done_and_start_over_after_one(world: World) -> None:
     world.order("exit 1")
     world.until(lambda: len(world.said) >= 9)
     pauses = [int(text.split()[-2]) for text in world.said]
@@ -274,7 +274,7 @@ def test_it_waits_for_a_tpu_that_is_away_and_that_is_no_failure_of_the_trainer(
     world.until(lambda: world.starts() == 2)
 
 
-def test_a_trainer_that_has_just_lost_its_tpu_starts_while_the_agent_makes_that_anew(
+def test_a_trainer_that_has_just_lost_its_tpu_starts_while_the_agent_recreates_it(
     world: World,
 ) -> None:
     """It loads TensorFlow meanwhile; one that finds the TPU away still waits for it."""

@@ -486,7 +486,7 @@ def test_a_refresh_finds_the_tpu_where_the_agent_has_moved_it_and_nothing_differ
     assert not deployment.differs()
 
 
-def test_a_list_without_the_tpus_zone_makes_it_anew_and_any_other_does_not(
+def test_a_list_without_the_tpus_zone_recreates_it_and_any_other_does_not(
     deployment: Deployment, stack: Stack
 ) -> None:
     stack.sold_out(B)

@@ -30,7 +30,7 @@ SECONDS = dict.fromkeys(PARTS, 0.0) | {"compute": 1800.0, "load": 600.0}
 
 
 def agent(now: float) -> str:
-    """What the agent wrote: the TPU was preempted, and made anew within half an hour."""
+    """What the agent wrote: the TPU was preempted, and recreated within half an hour."""
     events = [
         {"at": now, "tpu": "t", "state": "ready", "cause": ""},
         {"at": now + HOUR, "tpu": "t", "state": "recovering", "cause": "PREEMPTED"},
@@ -168,7 +168,7 @@ def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(
 def test_a_stacks_job_is_told_with_what_it_cost(
     project: Path, run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The TPU costs nothing while Google makes it anew; the machine that waits does."""
+    """The TPU costs nothing while Google recreates it; the machine that waits does."""
     monkeypatch.setattr(backend, "outputs_of", lambda stack: {"job_url": str(model)})
     content = json.loads(run("goodput", "--stack", "dev", "--json").out)
     estimate = of_stack(load("dev"), "dev", Catalog())

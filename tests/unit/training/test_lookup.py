@@ -78,8 +78,8 @@ def test_what_takes_long_is_done_while_the_tpu_is_made() -> None:
 
 @pytest.mark.parametrize("name", ["PREEMPTED", "TERMINATED"])
 def test_a_lost_tpu_gets_a_minute_in_which_it_may_be_recreated(name: str) -> None:
-    anew = Scripted(*[state(name)] * 3, NotYet("not there"), state("CREATING"), READY)
-    assert wait_until_ready(anew.get, NAME, anew.wait) == READY
+    again = Scripted(*[state(name)] * 3, NotYet("not there"), state("CREATING"), READY)
+    assert wait_until_ready(again.get, NAME, again.wait) == READY
     lost = Scripted(state(name))
     with pytest.raises(TpuStateError, match=f"my-tpu in us-central1-b is {name}: .* it"):
         wait_until_ready(lost.get, NAME, lost.wait)

@@ -34,7 +34,7 @@ def model(wanted: Listing, objects: list[str]) -> set[tuple[str, int]]:
 
 
 def pages(wanted: Listing, keys: list[tuple[str, int]], size: int) -> list[Position]:
-    """All entries, `size` at a time, each page begun anew behind the last one's end."""
+    """All entries, `size` at a time, each page begun behind the last one's end."""
     found: list[Position] = []
     while True:
         after = found[-1] if found else None
