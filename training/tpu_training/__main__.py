@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import tpu_training.job.start as start
 from tpu_training import __version__, commands, compile_command, errors
+from tpu_training.compile.programs import import_tensorflow
 from tpu_training.job.job import Job
 from tpu_training.job.supervision import supervised, write_outcome
 from tpu_training.models.params import describe_params, read_config
@@ -285,6 +286,8 @@ def _build_convert(known: argparse.Namespace) -> commands.Command:
     )
 
     def run() -> int:
+        if not known.source.endswith(".py"):
+            import_tensorflow()
         from tpu_training.data.conversion import convert
 
         manifest = convert(known.source, known.output, options, storage)

@@ -131,9 +131,10 @@ def _tensorflow_runs() -> bool:
 
 
 # TensorFlow and Keras import these where they are installed and do without them elsewhere; no step
-# needs them. With all of them the import takes 4.7 s and without 1.9. Who asks for them: Keras'
-# sklearn_wrapper, visualization and data adapters, and TensorFlow's gce_cluster_resolver.
-_OPTIONAL = ("googleapiclient", "matplotlib", "pandas", "scipy", "sklearn")
+# needs them. Without them the import takes 0.4 to 0.5 of the time. Who asks for them: Keras'
+# sklearn_wrapper, visualization and data adapters, TensorFlow's gce_cluster_resolver, and TFLite's
+# converter of functions of JAX.
+_OPTIONAL = ("googleapiclient", "jax", "matplotlib", "pandas", "scipy", "sklearn")
 
 
 def import_tensorflow() -> None:

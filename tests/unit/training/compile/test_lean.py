@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tpu_training import __main__ as command_line
+from tpu_training.data import conversion
 from tpu_training.errors import InputError
 from tpu_training.job import start
 from tpu_training.job.job import Job
@@ -73,4 +75,22 @@ def test_a_job_skips_optional_libraries_unless_user_code_runs_in_its_process(
     job = Job("train", nothing, nothing, nothing, data, "m", nothing, Params(callback=callback))
     with pytest.raises(InputError, match="loaded"):
         start.run_job(job, nothing, nothing, 0.0, own_process=own_process)
+    assert bool(spared) == lean
+
+
+@pytest.mark.parametrize(("source", "lean"), [("digits", True), ("mine.py", False)])
+def test_a_conversion_skips_them_unless_it_runs_a_users_file(
+    monkeypatch: pytest.MonkeyPatch, source: str, lean: bool
+) -> None:
+    spared = []
+
+    def convert(*_: object) -> None:
+        raise InputError("converted")
+
+    monkeypatch.setattr(command_line, "import_tensorflow", lambda: spared.append(True))
+    monkeypatch.setattr(conversion, "convert", convert)
+    command = command_line.parse(["data", "convert", f"--source={source}", "--output=out"])
+    assert callable(command)
+    with pytest.raises(InputError, match="converted"):
+        command()
     assert bool(spared) == lean
