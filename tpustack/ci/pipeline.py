@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
+from tpu_core.records import replace_file
 from tpu_infra.settings import parse
 from tpu_infra.settings.base import Section, SettingsError, Text
 from tpustack.engine.stack import POLICY
@@ -322,7 +323,7 @@ def _put_back(path: Path, content: bytes) -> None:
     if then is None or now is None:
         return
     if {key: value for key, value in now.items() if key in then or key not in _ENGINES} == then:
-        path.write_bytes(content)
+        replace_file(path, content)
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:
