@@ -565,7 +565,8 @@ def _run_try(folder: Path) -> None:
     server = (
         JobMetadata(account, machine.client.call, machine.metadata) if account != AS_ROOT else None
     )
-    attempt.supervise(folder, _store_of(machine), Identity(server))
+    who = Identity(server, MachineToken(machine.entry))
+    attempt.supervise(folder, _store_of(machine), who)
 
 
 def _store_of(machine: Machine) -> Callable[[str], Bucket]:

@@ -75,6 +75,7 @@ def submit(
     on_demand = None
     if create or idle_stop is not None:
         on_demand = access.require_on_demand(stack, idle_stop, managed=managed)
+    access.require_root(stack, None if managed else asked.image)
     without_tpu = None if managed else access.why_without_tpu(stack, asked.framework)
     # All of the input is checked before a stack is brought up, which costs minutes and money.
     spec, source = asked.checked(name)
@@ -200,7 +201,7 @@ def list_artifacts(queue: Queue, job: str, output: Path | None, as_json: bool) -
 @options.job_argument
 @options.queue_options
 @click.option("--name", help="The new job's name; by default the old one with a number.")
-@options.IMAGE
+@click.option("--image", help="On vertex: the container; by default the framework's.")
 @console.as_json("job")
 def resubmit(
     job: str,
@@ -222,6 +223,7 @@ def resubmit(
         # Asked once more, since only the record says what the stack must be able to run.
         access.open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
         place = vertex.place_again(stack, image, old.spec)
+        access.require_root(stack, old.spec.image)
         if not old.spec.vertex and (why := access.why_without_tpu(stack, old.spec.framework)):
             console.say(f"warning: {why}")
         new = jobs.resubmit_job(queue, old, place, name)
@@ -331,6 +333,8 @@ def sweep_command(
     queues = _open_queues(stacks, buckets, submits=True)
     if given["command"] is None:
         given |= {"command": command_of(next(iter(stacks), None)), "framework": _FRAMEWORK}
+    for one in stacks:
+        access.require_root(one, given["image"])
     for why in [access.why_without_tpu(one, given["framework"]) for one in stacks]:
         if why:
             console.say(f"warning: {why}")

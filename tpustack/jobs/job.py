@@ -295,6 +295,8 @@ def job_lines(job: Job, bucket: str) -> list[str]:
         shown.append(f"  runs on    {where}, {job.custom_job or 'not yet known there'}")
     if spec.source:
         shown.append(f"  source     {spec.source} ({spec.archive[:12]})")
+    if spec.image:
+        shown.append(f"  image      {spec.image}")
     shown += [
         f"  framework  {spec.framework}",
         f"  submitted  {moment(job.submitted)} by {job.by or 'unknown'}",
@@ -309,7 +311,9 @@ def job_lines(job: Job, bucket: str) -> list[str]:
         took = words.duration(round((one.ended or 0.0) - one.started))
         ended = f"{one.why} after {took}" if one.ended else "runs"
         code = f", exit code {one.code}" if one.code is not None else ""
-        shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
+        image = f", in {one.image}" if one.image else ""
+        where = f"{moment(one.started)} on {one.machine}"
+        shown.append(f"  try {one.number}: {where}, {ended}{code}{image}")
     return [console.unbroken(line) for line in shown]
 
 

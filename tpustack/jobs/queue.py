@@ -180,6 +180,24 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     )
 
 
+def require_root(stack: str | None, image: str | None) -> None:
+    """Refuse an image for jobs of a stack's machine that may not be root there.
+
+    With --bucket the machine itself refuses it. Raises UsageError.
+    """
+    if not image or stack is None:
+        return
+    from tpustack.stacks import load
+
+    if not load(stack).jobs.as_root:
+        raise UsageError(
+            f"--image: {image} needs jobs.asRoot: true, which is not set for the stack {stack}. "
+            "Only a privileged container can drive a TPU, and that is root on the machine. Set "
+            f"jobs.asRoot: true in its file and run `pulumi up --stack {stack}`, or leave --image "
+            "out"
+        )
+
+
 def _cure_of_slice(framework: str, slices: int, *, on_vm: bool, serves_grpc: bool) -> str | None:
     """Return what a framework needs on a TPU with several hosts; None if it has that."""
     if framework not in ON_EACH_HOST:

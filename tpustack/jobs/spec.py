@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tpu_agent.jobs.queue import FRAMEWORKS, Spec
+from tpu_agent.jobs.queue import FRAMEWORKS, IMAGE, Spec
 from tpu_core.paths import NAME
 from tpustack import console, errors
 from tpustack.jobs.queue import explained, open_queue, stack_of
@@ -95,7 +95,6 @@ def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
         return []  # A shell that completes shows no errors.
 
 
-IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
 # How often a job is started again: after as many, a person should look.
 _BUDGET = click.IntRange(0, 1000)
 _FILE = click.Path(path_type=Path)
@@ -113,6 +112,7 @@ _OPTIONS = (
     ),
     click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Higher first."),
     click.option("--after", multiple=True, metavar="JOB", help="Run once JOB has succeeded."),
+    click.option("--image", help="Run in this container; on vertex by default the framework's."),
     span_option("--timeout", "End an attempt after this time, such as 2h."),
     click.option("--failures", type=_BUDGET, default=0, help="Restarts after failures (0)."),
     click.option("--preemptions", type=_BUDGET, default=10, help="Restarts if preempted (10)."),
@@ -120,7 +120,6 @@ _OPTIONS = (
 _OF_VERTEX = (
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Where."),
     click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
-    IMAGE,
     click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may preempt."),
 )
 
@@ -153,7 +152,8 @@ class JobOptions:
         timeout: seconds that an attempt may take.
         failures: how often the job is started again after a failure.
         preemptions: how often after its TPU or machine went.
-        on: `stack` or `vertex`; tpu, image and spot are for the latter alone.
+        on: `stack` or `vertex`; tpu and spot are for the latter alone.
+        image: a container image, which on the stack's own machine brings all packages.
     """
 
     command: str | None
@@ -187,6 +187,7 @@ class JobOptions:
             *_env_problems(self.env),
             *_requirements_problems(self.requirements),
             *_command_problems(self.command, source),
+            *self._image_problems(),
         ]
         if problems:
             raise errors.UsageError("\n".join(problems))
@@ -203,8 +204,26 @@ class JobOptions:
             timeout=self.timeout,
             failures=self.failures,
             preemptions=self.preemptions,
+            image="" if self.on_vertex else self.image or "",
         )
         return spec, source
+
+    def _image_problems(self) -> Iterator[str]:
+        """Yield what is wrong with `--image`, and what can't be added to an image."""
+        if self.image is None:
+            return
+        if not IMAGE.fullmatch(self.image):
+            yield (
+                f"--image: {self.image!r} is not a container image. Write it like "
+                "us-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG or NAME@sha256:DIGEST"
+            )
+        given = {"--requirements": self.requirements, "--wheel": self.wheel}
+        for option, path in given.items() if not self.on_vertex else ():
+            if path is not None:
+                yield (
+                    f"{option}: {path} can't be installed into the image {self.image}, which "
+                    "brings its own packages. Build them into it, or leave out --image"
+                )
 
 
 def name_problems(name: str | None) -> Iterator[str]:

@@ -41,7 +41,7 @@ def place_of(stack: str | None, options: JobOptions) -> dict[str, str]:
         queued = bool(options.after or options.priority)
         tpu, image = options.tpu, options.image
         return _place(str(stack), options.framework, tpu, image, spot=options.spot, queued=queued)
-    given = {"--tpu": options.tpu, "--image": options.image, "--spot": options.spot or None}
+    given = {"--tpu": options.tpu, "--spot": options.spot or None}
     if wrong := [name for name, value in given.items() if value is not None]:
         raise UsageError(f"{', '.join(wrong)}: only with --on vertex, which takes them")
     return {}

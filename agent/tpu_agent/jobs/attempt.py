@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tpu_agent.child import Child
+from tpu_agent.jobs.container import CAUSES, NEEDS_ROOT, Container
 from tpu_agent.jobs.environment import Environment, Harmful, SetupError
 from tpu_agent.jobs.identity import Identity, kill_all
 from tpu_agent.jobs.queue import Outcome, Spec
@@ -57,6 +58,7 @@ class Attempt:
         """Use a folder, which need not be there yet."""
         self.folder = folder
         self.log = folder / "log"
+        self.container = Container(folder)
         self._child: Child | None = None
 
     def prepare(self, content: Mapping[str, Any]) -> None:
@@ -129,7 +131,7 @@ class Attempt:
 
     def finish(self, outcome: Outcome) -> None:
         """Say how it ended."""
-        self._put("ended", dump(brief(outcome)))
+        self._put("ended", dump(brief(replace(outcome, image=self.container.image))))
 
     def ended(self) -> Outcome | None:
         """Return how it ended, or None."""
@@ -143,7 +145,8 @@ class Attempt:
         if (ended := self.ended()) is not None or self.is_running():
             return ended
         # It may have ended between the two looks.
-        return self.ended() or Outcome("preempted", None, "its VM was restarted")
+        lost = Outcome("preempted", None, "its VM was restarted", self.container.image)
+        return self.ended() or lost
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to every process of the attempt but this one."""
@@ -152,7 +155,7 @@ class Attempt:
                 os.kill(process, signal.SIGTERM)
 
     def kill(self, seconds: float = 5.0) -> bool:
-        """Kill every process of the attempt, also what has left its session.
+        """Kill every process of the attempt, also what has left its session, and its container.
 
         Returns:
             False if one is left after that time: the kernel ends none that waits for a driver.
@@ -171,7 +174,8 @@ class Attempt:
             self.is_running()  # Buries it, if it is a child of this process.
             if empty < 2:
                 time.sleep(_PAUSE if found else _PAUSE / 10)
-        return True
+        # After its client, which might still be starting it.
+        return self.container.end()
 
     def remove(self) -> None:
         """Delete the folder."""
@@ -389,13 +393,17 @@ class Supervisor:
             folder, self._spec, self._content, self._call, self._who.own, self._who.take
         )
         try:
+            if self._spec.image and not self._who.is_root:
+                raise SetupError(NEEDS_ROOT)
             self._who.enter(self._check)
             if how := environment.make(self._store):
                 say(how)
+            if self._spec.image:
+                self._pull()
             if self._spec.timeout is not None:
                 self._deadline = now() + self._spec.timeout
             variables = environment.variables()
-            code = self._call(["/bin/bash", "-c", self._spec.command], variables)
+            code = self._call(self._command(variables), variables)
         except Ended as ended:
             if ended.outcome.why != "preempted":
                 self._keep_artifacts(environment.artifacts)
@@ -403,8 +411,20 @@ class Supervisor:
         except (SetupError, Harmful, GoogleError) as error:
             return Outcome("setup", 1, str(error))
         self._keep_artifacts(environment.artifacts)
-        text = "the command doesn't exist on the VM (exit code 127)" if code == 127 else ""
-        return Outcome("exited", code, text)
+        known = {127: "the command doesn't exist on the VM (exit code 127)"}
+        return Outcome("exited", code, (CAUSES if self._spec.image else known).get(code, ""))
+
+    def _pull(self) -> None:
+        project, container = self._content["variables"]["TPU_PROJECT"], self._attempt.container
+        container.pull(self._spec.image, project, self._call, self._who.token)
+        say(f"container image {container.image}")
+
+    def _command(self, variables: Mapping[str, str]) -> list[str]:
+        command = ["/bin/bash", "-c", self._spec.command]
+        if not self._spec.image:
+            return command
+        has_chips = self._content["is_here"]
+        return self._attempt.container.command(command, variables, has_chips=has_chips)
 
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end; return its exit code. Raises Ended if the attempt is to end."""

@@ -100,7 +100,10 @@ class Environment:
         self.artifacts = folder / "artifacts"
 
     def make(self, store: Bucket) -> str:
-        """Make it; return how, if it has packages. Raises SetupError, Harmful or GoogleError."""
+        """Make it; return how, if it has packages, which an image brings.
+
+        Raises SetupError, Harmful or GoogleError.
+        """
         folders = (self._work, self.artifacts, self._venv, self._folder / "home")
         for path in folders:
             path.mkdir(exist_ok=True)
@@ -108,6 +111,8 @@ class Environment:
         needed, begun = self._requirements(), time.monotonic()
         # By /dev/stderr a job opens its log again.
         self._own((*folders, self._folder / "log"))
+        if self._spec.image:
+            return ""
         how = self._keep(needed) if is_pinned(self._spec.requirements) else ""
         if not how:
             self._build(self._venv, needed, with_pip=bool(needed or wheel))
@@ -122,8 +127,10 @@ class Environment:
 
     def variables(self) -> dict[str, str]:
         """Return the variables of the job's processes."""
-        path = f"{self._venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        own = {"PATH": path, "VIRTUAL_ENV": str(self._venv), "ARTIFACTS_DIR": str(self.artifacts)}
+        own = {"ARTIFACTS_DIR": str(self.artifacts)}
+        if not self._spec.image:
+            path = f"{self._venv / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+            own |= {"PATH": path, "VIRTUAL_ENV": str(self._venv)}
         return {**own, **self._content["variables"]}
 
     def _fetch(self, store: Bucket) -> Path | None:
@@ -277,6 +284,7 @@ def content_of(job: Job, bucket: str, tpu: Tpu) -> dict[str, Any]:
         "bucket": bucket,
         "spec": vars(job.spec),
         "created": tpu.created,
+        "is_here": tpu.is_here,
         "variables": variables(job.name, number, bucket, job.spec, tpu),
     }
 

@@ -48,8 +48,16 @@ table inet tpu_stack_jobs {{
 class Identity:
     """The user of one attempt, with its own metadata server; without one, this process's user."""
 
-    def __init__(self, metadata: "JobMetadata | None" = None) -> None:
-        self._metadata, self._server = metadata, ""
+    def __init__(
+        self, metadata: "JobMetadata | None" = None, token: Callable[[], str] = str
+    ) -> None:
+        """Be a user with that server; `token` returns one of the machine's own account."""
+        self._metadata, self._server, self.token = metadata, "", token
+
+    @property
+    def is_root(self) -> bool:
+        """Whether jobs are root, as this process is."""
+        return self._metadata is None
 
     def enter(self, check: Callable[[], None]) -> None:
         """Make the user, close the machine's server to it, and wait for the account's grants.

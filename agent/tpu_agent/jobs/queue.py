@@ -26,6 +26,8 @@ _CODES = {STOPPED: 143, TIMED_OUT: 124}
 """Exit codes for what ends without one, as shells and timeout(1) have them."""
 _STATES = (QUEUED, RUNNING, *ENDED)
 _SHA256 = re.compile(r"[0-9a-f]{64}|")
+IMAGE = re.compile(r"(?!.*//)[a-z0-9][\w.:/@-]{0,254}", re.ASCII)
+"""What Docker takes for an image, and never for an option; it checks the rest."""
 # The end of the last year that a date has.
 _LAST = 253402300799.0
 
@@ -45,6 +47,7 @@ class Spec:
         timeout: seconds that an attempt may take; None for any time.
         failures: how often it is started again after a failure.
         preemptions: how often after its TPU or its machine went.
+        image: the container image that it runs in on the stack's own machine; empty without one.
         vertex: where Vertex AI runs it (`project`, `region`, `tpu`, `image`, `account`, `network`,
             for spot `strategy`, for slices `hosts`); empty for a job of the stack's own machine.
     """
@@ -61,12 +64,22 @@ class Spec:
     timeout: float | None = None
     failures: int = 0
     preemptions: int = 10
+    image: str = ""
     vertex: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fits_image(self) -> bool:
+        """Return whether the image, if there is one, is one, and brings all packages itself."""
+        alone = not self.requirements and self.kind != "wheel"
+        return not self.image or (alone and IMAGE.fullmatch(self.image) is not None)
 
 
 @dataclass(frozen=True)
 class Try:
-    """A start of a job on a machine; `why` says how it ended: see Outcome."""
+    """A start of a job on a machine; `why` says how it ended: see Outcome.
+
+    `image` is the container image that it ran in, by its digest.
+    """
 
     number: int
     runner: str
@@ -76,6 +89,7 @@ class Try:
     ended: float | None = None
     why: str = ""
     code: int | None = None
+    image: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,11 +101,13 @@ class Outcome:
             be had.
         code: the exit code, if there is one.
         said: more, for people.
+        image: the container image that it ran in, by its digest; empty without one.
     """
 
     why: str
     code: int | None = None
     said: str = ""
+    image: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,7 +155,8 @@ class Job:
         """Return the job after its last attempt has ended: over, or queued once more."""
         saved = (outcome.why, outcome.code) == ("exited", _SAVED)
         why = "preempted" if saved else outcome.why
-        last = dataclasses.replace(self.tries[-1], ended=now, why=why, code=outcome.code)
+        code, image = outcome.code, outcome.image
+        last = dataclasses.replace(self.tries[-1], ended=now, why=why, code=code, image=image)
         job = dataclasses.replace(self, tries=(*self.tries[:-1], last))
         if last.why == "exited" and outcome.code == 0:
             return job.over(SUCCEEDED, now, "")
@@ -223,6 +240,7 @@ def parse(data: bytes, name: str) -> Job:
         "times": not all(0.0 <= at <= _LAST for at in times),
         "spec.archive": not _SHA256.fullmatch(spec.archive),
         "spec.source": spec.kind == "wheel" and not spec.source.endswith(".whl"),
+        "spec.image": not spec.fits_image,
         "spec.after": not all(map(paths.NAME.fullmatch, spec.after)),
         "spec.vertex.hosts": not spec.vertex.get("hosts", "1").isdecimal(),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -215,7 +215,7 @@ class Runner:
             return
         if outcome.why == "exited" and outcome.code:
             why = self._tpus.why_lost(current.created)
-            outcome = Outcome("preempted", outcome.code, why) if why else outcome
+            outcome = replace(outcome, why="preempted", said=why) if why else outcome
         current.shipping.finish()
         if not self._lease.hold(lease.FRESH):
             return

@@ -62,6 +62,14 @@ POISON = {
         Job("bad", "id", Spec("true", kind="wheel", source="/etc/x"), 1.0).to_json(),
         "invalid spec.source",
     ),
+    "an option of Docker": (
+        poisoned("spec", "image", value="--volume=/:/host"),
+        "invalid spec.image",
+    ),
+    "an image with packages": (
+        Job("bad", "id", Spec("true", image="a", requirements="x"), 1.0).to_json(),
+        "invalid spec.image",
+    ),
     "a path to fetch": (
         poisoned("spec", "archive", value="../jobs/x"),
         "invalid spec.archive",

@@ -13,6 +13,7 @@ import yaml
 
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tests.unit.tpustack.jobs.conftest import stack
 from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths
 from tpustack.cloud.google import Google
@@ -136,6 +137,12 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
         (["-c", "true", "--after", "gone"], "--after: there is no job gone"),
         (["-c", "true", "--timeout", "soon"], "'soon' is not a duration"),
         (["-c", "true", "--framework", "caffe"], "'caffe' is not one of"),
+        (["-c", "true", "--image", "--rm"], "--image: '--rm' is not a container image"),
+        (["-c", "true", "--image", "https://a/b"], "Write it like us-docker.pkg.dev/PROJECT/"),
+        (
+            ["-c", "true", "--image", "a:1", "--requirements", "main.py"],
+            "--requirements: main.py can't be installed into the image a:1",
+        ),
         (["-c", "true", "--stack", "x"], "name two queues. Use one of them"),
     ],
 )
@@ -153,6 +160,25 @@ def test_wrong_input_is_one_message_and_nothing_is_queued(
     assert message in done.err
     assert "Traceback" not in done.err
     assert everything(queue) == []
+
+
+def test_an_image_needs_jobs_that_are_root_and_is_refused_before_anything_is_queued(
+    run: Run, queue: Queue, project: Path
+) -> None:
+    stack(project, {"enabled": True})
+    submit = ("job", "submit", "--stack", "dev", "-c", "true", "--image", "python:3.11")
+    refused = run(*submit)
+    assert refused.code == 2
+    assert "--image: python:3.11 needs jobs.asRoot: true, which is not set for the" in refused.err
+    assert "that is root on the machine" in refused.err
+    assert everything(queue) == []
+    stack(project, {"enabled": True, "asRoot": True})
+    assert run(*submit).code == 0
+    assert only(queue).spec.image == "python:3.11"
+    name = only(queue).name
+    assert "  image      python:3.11\n" in run("job", "show", name, "--stack", "dev").out
+    stack(project, {"enabled": True})
+    assert "needs jobs.asRoot" in run("job", "resubmit", name, "--stack", "dev").err
 
 
 def test_all_problems_of_a_submission_are_reported_at_once(job: Run, folder: Path) -> None:
