@@ -380,10 +380,14 @@ def _in_zone(
     if known:
         cure = f"Change {setting}. {context.nearest(wanted, known)}"
         return _wrong(f"{zone} has no {wanted}", cure)
-    cure = f"Change {target.settings.setting_of(zone)}"
-    if tpu_checks.AI in zone:
-        cure = f"Switch AI zones on: `{tpu_checks.SWITCH_ON.format(target.project)}`"
+    cure = _switch_on(target, zone) or f"Change {target.settings.setting_of(zone)}"
     return _wrong(f"{zone} offers no TPUs", cure)
+
+
+def _switch_on(target: Target, zone: str) -> str:
+    """Return the cure for an AI zone, which Google may hide; empty for others."""
+    command = tpu_checks.SWITCH_ON.format(target.project)
+    return f"Switch AI zones on: `{command}`" if tpu_checks.AI in zone else ""
 
 
 @_needs(COMPUTE_API)
@@ -399,7 +403,8 @@ def machine_type(target: Target) -> Iterator[Finding]:
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
-        yield _wrong(f"{zone} has no {wanted}", f"Set {setting} to another one")
+        cure = _switch_on(target, zone) or f"Set {setting} to another one"
+        yield _wrong(f"{zone} has no {wanted}", cure)
         return
     needed = target.settings.training.model_memory_gib
     if gib < needed:
