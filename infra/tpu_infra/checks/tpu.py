@@ -305,7 +305,12 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
 def check_reservation(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check a reservation's name and zone, and that the TPU is bought from it."""
     queue, capacity = settings.tpu.queue, settings.tpu.capacity
-    if settings.is_node or queue is None or not (name := queue.reservation):
+    if settings.is_node or queue is None:
+        return
+    if queue.reservation_bound and not queue.reservation:
+        why, cure = "names no reservation", "Set tpu.queued.reservation, or remove it"
+        yield Problem("tpu.queued.reservationBound", True, why, cure)
+    if not (name := queue.reservation):
         return
     named = _RESERVATION.fullmatch(name)
     if named is None:
@@ -329,9 +334,6 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     tpu, queue = settings.tpu, settings.tpu.queue
     if settings.is_node or settings.is_compute or queue is None:
         return
-    if queue.reservation_bound and not queue.reservation:
-        why, cure = "names no reservation", "Set tpu.queued.reservation, or remove it"
-        yield Problem("tpu.queued.reservationBound", True, why, cure)
     if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
         why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
         cure = "Set tpu.queued.runHours instead"
