@@ -380,14 +380,8 @@ def _in_zone(
     if known:
         cure = f"Change {setting}. {context.nearest(wanted, known)}"
         return _wrong(f"{zone} has no {wanted}", cure)
-    cure = _switch_on(target, zone) or f"Change {target.settings.setting_of(zone)}"
-    return _wrong(f"{zone} offers no TPUs", cure)
-
-
-def _switch_on(target: Target, zone: str) -> str:
-    """Return the cure for an AI zone, which Google may hide; empty for others."""
-    command = tpu_checks.SWITCH_ON.format(target.project)
-    return f"Switch AI zones on: `{command}`" if tpu_checks.AI in zone else ""
+    cure = f"Change {target.settings.setting_of(zone)}"
+    return _wrong(f"{zone} offers no TPUs", tpu_checks.switch_on(zone, target.project) or cure)
 
 
 @_needs(COMPUTE_API)
@@ -403,8 +397,9 @@ def machine_type(target: Target) -> Iterator[Finding]:
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
-        cure = _switch_on(target, zone) or f"Set {setting} to another one"
-        yield _wrong(f"{zone} has no {wanted}", cure)
+        cure = f"Set {setting} to another one"
+        hidden = tpu_checks.switch_on(zone, target.project)
+        yield _wrong(f"{zone} has no {wanted}", hidden or cure)
         return
     needed = target.settings.training.model_memory_gib
     if gib < needed:

@@ -572,13 +572,12 @@ class ComputeTpu(Tpu):
         stands = capacity not in (machines.Capacity.SPOT, machines.Capacity.FLEX_START)
         ends = capacity is machines.Capacity.FLEX_START
         bound = queued is not None and queued.reservation_bound
+        model = "RESERVATION_BOUND" if bound else "STANDARD" if stands else capacity.name
         life = self.stack.settings.limits.time_to_live_hours
         hours = (queued and queued.run_hours) if ends else life
         scheduling: dict[str, Any] = {
             "on_host_maintenance": "TERMINATE",
-            "provisioning_model": (
-                "RESERVATION_BOUND" if bound else "STANDARD" if stands else capacity.name
-            ),
+            "provisioning_model": model,
             "automatic_restart": stands,
         }
         if capacity is machines.Capacity.SPOT:
