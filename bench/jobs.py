@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import psutil
 import requests
 
-from bench.measure import Result
+from bench.measure import Result, in_turn
 from tests.browser import Page, browsing, find_browser, serving
 from tests.sandbox import PROJECT, make_project, make_trainer, running, session, write_stack
 from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
@@ -93,9 +94,9 @@ def measure_jobs() -> list[Result]:
             return [*_latency(site), *_kills(site), *_long_queue(site)]
 
 
-def _deployed(folder: Path, cloud: LocalCloudCommand) -> Site:
+def _deployed(folder: Path, cloud: LocalCloudCommand, **settings: Any) -> Site:
     project = make_project(folder)
-    write_stack(project, make_trainer(folder), jobs={"enabled": True})
+    write_stack(project, make_trainer(folder), jobs={"enabled": True}, **settings)
     environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
     engine = Backend(environment, project).select("local")
     engine.up(lambda _: None)
@@ -116,6 +117,28 @@ def _first_line(site: Site, name: str) -> float:
     took = time.perf_counter() - began
     site.wait(lambda: site.waiting() == 0)
     return took
+
+
+_V6E = {"acceleratorType": "v6e-4", "runtimeVersion": "v2-alpha-tpuv6e"}
+_MACHINE = {"architecture": "compute", "tpu": {"acceleratorType": "ct6e-standard-4t"}}
+
+
+def measure_first_job() -> list[Result]:
+    """From `pulumi up` to a job's first line, on a machine of Compute Engine and on a TPU VM."""
+    took = in_turn(lambda: _first_job(**_MACHINE), lambda: _first_job(tpu=_V6E), 3)
+    return [Result("first job: Compute Engine against a TPU VM", took.ratio, "ratio", goal=1.3)]
+
+
+def _first_job(**form: Any) -> float:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        running(LocalCloudCommand(Path(name) / "cloud")) as cloud,
+    ):
+        wheel = str(make_trainer(Path(name)))
+        training = {"runOn": "tpu", "wheel": wheel, "tensorflowVersion": "2.19.1"}
+        began, own = time.perf_counter(), {"zone": "us-east5-a", "vm": {}, **form}
+        site = _deployed(Path(name), cloud, training=training, **own)
+        return time.perf_counter() - began + _first_line(site, "first")
 
 
 def _kills(site: Site) -> list[Result]:

@@ -381,9 +381,7 @@ def _in_zone(
         cure = f"Change {setting}. {context.nearest(wanted, known)}"
         return _wrong(f"{zone} has no {wanted}", cure)
     cure = f"Change {target.settings.setting_of(zone)}"
-    if tpu_checks.AI in zone:
-        cure = f"Switch AI zones on: `{tpu_checks.SWITCH_ON.format(target.project)}`"
-    return _wrong(f"{zone} offers no TPUs", cure)
+    return _wrong(f"{zone} offers no TPUs", tpu_checks.switch_on(zone, target.project) or cure)
 
 
 @_needs(COMPUTE_API)
@@ -399,7 +397,9 @@ def machine_type(target: Target) -> Iterator[Finding]:
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
-        yield _wrong(f"{zone} has no {wanted}", f"Set {setting} to another one")
+        cure = f"Set {setting} to another one"
+        hidden = tpu_checks.switch_on(zone, target.project)
+        yield _wrong(f"{zone} has no {wanted}", hidden or cure)
         return
     needed = target.settings.training.model_memory_gib
     if gib < needed:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import requests
 import yaml
 
+from localcloud.machines.machines import _GRACE
+from localcloud.testing import Session
 from tests.patience import PATIENCE, until
 from tests.sandbox import make_trainer
+from tpu_core import ledger as ledgers
+from tpu_core.ledger import File
 from tpu_infra.catalog import Catalog
+from tpu_training.goodput.account import account
 from tpustack import stacks
+from tpustack.cloud import google as google_client
+from tpustack.commands import recovery
 from tpustack.engine.stack import Stack
 from tpustack.local import LocalCloudCommand
 
@@ -276,6 +288,116 @@ def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails
     engine.destroy(ignore)
 
 
+# The real trainer. Its files are on this computer, where names of machines lead nowhere.
+TRAINER = """
+import os, runpy, sys
+sys.path.remove(os.environ.pop("PYTHONPATH"))
+del sys.modules["tpu_training"]
+for name in ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"):
+    os.environ[name] = "127.0.0.1:{port}"
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.argv += ["--" + name + "={program}" for name in ("data", "model", "callback")]
+runpy.run_module("tpu_training", run_name="__main__", alter_sys=True)
+"""
+# The least that can be trained, at a pace at which a machine can be lost in between.
+PROGRAM = """
+import time
+import tensorflow as tf
+import tpu_training
+
+class_names = ["even", "odd"]
+
+def dataset(split, context):
+    draw = lambda number: (tf.fill((2, 2, 1), tf.cast(number, tf.uint8)), number % 2)
+    return tf.data.Dataset.range(32).map(draw) if split == "train" else None
+
+class Line(tf.Module):
+    def __init__(self, *_):
+        self.kernel = tf.Variable(tf.ones((4, 2)) / 99)
+
+    def __call__(self, features, training):
+        return tf.reshape(tf.cast(features, tf.float32), (-1, 4)) @ self.kernel
+
+class Rests(tpu_training.Callback):
+    def before_loop(self, step, report):
+        time.sleep(0.3)
+
+create_model = lambda params, spec, seed: Line()
+create_callbacks = lambda job: [Rests()]
+"""
+STEPS = 60
+PARAMETERS = ("steps_per_loop=2", "checkpoint_interval=4", "snapshot_interval=0")
+
+
+def test_a_preempted_spot_slice_is_recreated_whole_and_trains_on_from_its_checkpoint(
+    deploy: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    google: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, wheels = tmp_path / "program.py", tmp_path / "wheel"
+    program.write_text(PROGRAM)
+    wheels.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    wheel = make_trainer(wheels, TRAINER.format(port=port, program=program))
+    args = [f"--{each}" for each in (f"steps={STEPS}", "global_batch_size=8", *PARAMETERS)]
+    engine = deploy(
+        architecture="compute",
+        zone=ZONE,
+        vm={},
+        tpu={"acceleratorType": "ct5p-hightpu-4t", "capacity": "spot"},
+        training={"runOn": "tpu", "wheel": str(wheel), "args": args},
+    )
+    engine.up(ignore)
+    outputs = engine.outputs()
+    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
+    objects = f"https://storage.googleapis.com/storage/v1/b/{outputs['bucket_name']}/o"
+
+    def read(pattern: str) -> list[File]:
+        time.sleep(0.5)  # This process is also the cloud.
+        names = [each["name"] for each in google.get(objects).json().get("items", ())]
+        found = [each for each in names if re.search(pattern, each)]
+        urls = (f"{objects}/{quote(each, safe='')}?alt=media" for each in found)
+        return [File(*each) for each in zip(found, (google.get(u).text for u in urls), strict=True)]
+
+    def machines() -> set[str]:
+        return {each["id"] for each in google.get(INSTANCES).json().get("items", ())}
+
+    until(lambda: read(r"/ckpt-8\.index$"), "two checkpoints are whole")
+    before = machines()
+    monkeypatch.setitem(_GRACE["none"], "preempt", 30.0)
+    cloud.run("faults", "preempt", f"{name}-002")
+    until(lambda: len(machines()) == 1, "Google has taken it")
+
+    def renew(urns: list[str], line: Callable[[str], None], replaced: tuple[str, ...]) -> None:
+        assert replaced == ("urn::tpu",)
+        delete_slice(google, parts[:1])
+        until(lambda: google.post(GROUPS, json=group_of(name)).ok, "the group is created")
+
+    # A newer provider has the group in the stack's state, and sends these requests.
+    state = {"project": "tpu-stack-local", "zone": ZONE, "name": name, "targetSizePolicies": [{}]}
+    kind = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+    resources = [{"urn": "urn::tpu", "type": kind, "outputs": state}]
+    stack = SimpleNamespace(outputs=lambda: outputs, resources=lambda: resources, renew=renew)
+    monkeypatch.setattr(google_client, "_transport", lambda: google)
+    recovery._bring_back(stack)  # type: ignore[arg-type]
+    until(lambda: read(r"/finished$"), "the training has finished")
+    assert len(machines() - before) == len(machines()) == 2
+    first, last = (ledger := ledgers.read(read(r"/ledger/.+json$"))).entries
+    assert 8 <= first.last_step == last.first_step < last.last_step == STEPS
+    total = account(ledger)
+    assert (total.starts, total.steps, total.lost_steps) == (2, STEPS, 0)
+    assert total.seconds["away"] > 0
+    assert total.causes["another host has to end"] > total.seconds["away"]
+    ((_, metrics),) = read(r"/metrics\.json$")
+    assert json.loads(metrics)["replicas"] == 2
+    delete_slice(google, parts)
+    engine.refresh(ignore)
+    engine.destroy(ignore)
+
+
 def make_slice(google: requests.Session, name: str) -> list[str]:
     """Turn a stack's one machine into a slice of two; return what it is made of.
 
@@ -299,21 +421,25 @@ def make_slice(google: requests.Session, name: str) -> list[str]:
         **{key: alone[key] for key in ("metadata", "serviceAccounts", "tags")},
     }
     policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
-    group = {
+    for url, body in (
+        (TEMPLATES, {"name": "t", "properties": properties}),
+        (f"{REGION}/resourcePolicies", {"name": "p", "workloadPolicy": policy}),
+        (GROUPS, group_of(name)),
+    ):
+        google.post(url, json=body).raise_for_status()
+    return [f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"]
+
+
+def group_of(name: str) -> dict[str, Any]:
+    return {
         "name": name,
         "baseInstanceName": f"{name}-###",
         "instanceTemplate": "global/instanceTemplates/t",
         "targetSize": 2,
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
+        "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
-    for url, body in (
-        (TEMPLATES, {"name": "t", "properties": properties}),
-        (f"{REGION}/resourcePolicies", {"name": "p", "workloadPolicy": policy}),
-        (GROUPS, group),
-    ):
-        google.post(url, json=body).raise_for_status()
-    return [f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"]
 
 
 def delete_slice(google: requests.Session, parts: list[str]) -> None:

@@ -76,7 +76,8 @@ def check_compute_capacity(settings: StackSettings, context: Context) -> Iterato
     if capacity is Capacity.PREEMPTIBLE:
         why = "is the legacy form of spot, which machines with a TPU don't have"
         yield Problem("tpu.capacity", "preemptible", why, "Use spot")
-    if capacity is Capacity.RESERVED and not (queued and queued.reservation):
+    named = queued and (queued.reservation or queued.reservation_bound)
+    if capacity is Capacity.RESERVED and not named:
         why = "is required with tpu.capacity: reserved"
         cure = "Set the name of the reservation that provides the machine"
         yield Problem("tpu.queued.reservation", UNSET, why, cure)
@@ -126,7 +127,7 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
     why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
     yield from misplaced({"vm": vm or None}, why, "Remove the group")
     queueing = queued.written() if queued else {}
-    own = {"runHours", "reservation"}
+    own = {"runHours", "reservation", "reservationBound"}
     yield from misplaced(
         {f"tpu.queued.{name}": value for name, value in queueing.items() if name not in own},
         "is for a queued resource of the Cloud TPU API, which Compute Engine doesn't have",

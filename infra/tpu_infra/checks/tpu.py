@@ -198,15 +198,18 @@ def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str
 # --- Further zones of a TPU from the queue
 
 _SETTING = "tpu.queued.fallbackZones"
-AI = "-ai"
-"""What the names of zones for accelerators alone have, such as us-central1-ai1a."""
-SWITCH_ON = (
-    "gcloud beta compute preview-features update ai-zones-visibility --activation-status=enabled "
-    "--rollout-plan=fast-rollout --project={}"
+_SWITCH_ON = (
+    "Switch AI zones on: `gcloud beta compute preview-features update ai-zones-visibility "
+    "--activation-status=enabled --rollout-plan=fast-rollout --project={}`"
 )
-"""Shows AI zones to a project (docs.cloud.google.com/compute/docs/regions-zones/manage-ai-zones,
-read 2026-11-24).
-"""
+
+
+def switch_on(zone: str, project: str) -> str:
+    """Return how an AI zone such as us-central1-ai1a is shown to a project; empty for others.
+
+    Source: docs.cloud.google.com/compute/docs/regions-zones/manage-ai-zones (2026-11-24).
+    """
+    return _SWITCH_ON.format(project) if "-ai" in zone else ""
 
 
 def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -240,11 +243,9 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
 def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of zones that Google hides until a project switches them on."""
     for zone in settings.tpu_zones:
-        if AI in zone:
-            hidden = (
-                f"{settings.setting_of(zone)}: {zone} is an AI zone. Google hides it until you "
-                f"run `{SWITCH_ON.format(settings.project)}`."
-            )
+        if cure := switch_on(zone, settings.project):
+            hidden = f"{settings.setting_of(zone)}: {zone} is an AI zone, which Google may hide. "
+            hidden += f"{cure}."
             where = f" The VM is in {settings.vm_zone}, because AI zones have no usual machines."
             yield hidden if settings.is_compute else hidden + where
 
@@ -305,7 +306,12 @@ def check_without_queue(settings: StackSettings, context: Context) -> Iterator[P
 def check_reservation(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check a reservation's name and zone, and that the TPU is bought from it."""
     queue, capacity = settings.tpu.queue, settings.tpu.capacity
-    if settings.is_node or queue is None or not (name := queue.reservation):
+    if settings.is_node or queue is None:
+        return
+    if queue.reservation_bound and not queue.reservation:
+        why, cure = "names no reservation", "Set tpu.queued.reservation, or remove it"
+        yield Problem("tpu.queued.reservationBound", True, why, cure)
+    if not (name := queue.reservation):
         return
     named = _RESERVATION.fullmatch(name)
     if named is None:
@@ -329,9 +335,6 @@ def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
     tpu, queue = settings.tpu, settings.tpu.queue
     if settings.is_node or settings.is_compute or queue is None:
         return
-    if queue.reservation_bound and not queue.reservation:
-        why, cure = "names no reservation", "Set tpu.queued.reservation, or remove it"
-        yield Problem("tpu.queued.reservationBound", True, why, cure)
     if queue.guaranteed_hours and tpu.capacity is Capacity.FLEX_START:
         why = "contradicts tpu.capacity: flex-start, which stays for tpu.queued.runHours"
         cure = "Set tpu.queued.runHours instead"

@@ -565,23 +565,26 @@ class ComputeTpu(Tpu):
 
         Source: docs.cloud.google.com/compute/docs/instances/provisioning-models, and the checks of
         google-beta 7.41 for FLEX_START. A group deletes its machines at their time limit, too
-        (docs.cloud.google.com/compute/docs/instance-groups/limit-vm-runtime-in-migs).
+        (docs.cloud.google.com/compute/docs/instance-groups/limit-vm-runtime-in-migs). Of a
+        reservation in calendar mode: Google's sample `hypercomputer_tpu_tune_llama_rl_create`.
         """
         capacity, queued = self.settings.capacity, self.settings.queued
         stands = capacity not in (machines.Capacity.SPOT, machines.Capacity.FLEX_START)
         ends = capacity is machines.Capacity.FLEX_START
+        bound = queued is not None and queued.reservation_bound
+        model = "RESERVATION_BOUND" if bound else "STANDARD" if stands else capacity.name
         life = self.stack.settings.limits.time_to_live_hours
         hours = (queued and queued.run_hours) if ends else life
         scheduling: dict[str, Any] = {
             "on_host_maintenance": "TERMINATE",
-            "provisioning_model": "STANDARD" if stands else capacity.name,
+            "provisioning_model": model,
             "automatic_restart": stands,
         }
         if capacity is machines.Capacity.SPOT:
             scheduling["preemptible"] = True
         if hours:
             scheduling["max_run_duration"] = {"seconds": round(hours * _HOUR)}
-        if hours or not stands:
+        if hours or bound or not stands:
             scheduling["instance_termination_action"] = "DELETE"
         return scheduling
 

@@ -70,7 +70,8 @@ def compute_stack(chance: Random) -> Json:
     tpu["capacity"] = chance.choice(("on-demand", "spot", "reserved", "flex-start"))
     if tpu["capacity"] == "reserved":
         full = f"projects/{PROJECT}/locations/{host.tpu.zones[0]}/reservations/mine"
-        tpu["queued"] = {"reservation": chance.choice(("mine", full))}
+        bound = chance.random() < 0.3
+        tpu["queued"] = {"reservation": chance.choice(("mine", full)), "reservationBound": bound}
     if tpu["capacity"] == "flex-start":
         tpu["queued"] = {"runHours": chance.choice((0.17, 2.5, 168))}
     if chance.random() < 0.5:

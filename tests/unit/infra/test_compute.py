@@ -148,6 +148,19 @@ def test_what_google_takes_or_ends_is_deleted(
     }
 
 
+def test_a_machine_of_a_reservation_in_calendar_mode_ends_with_it(run: Run) -> None:
+    queued = {"reservation": "march", "reservationBound": True}
+    engine, _ = run(compute(tpu={"capacity": "reserved", "queued": queued}))
+    made = engine.one("Instance")
+    assert made["scheduling"] == {
+        "onHostMaintenance": "TERMINATE",
+        "automaticRestart": True,
+        "provisioningModel": "RESERVATION_BOUND",
+        "instanceTerminationAction": "DELETE",
+    }
+    assert made["reservationAffinity"]["type"] == "SPECIFIC_RESERVATION"
+
+
 @pytest.mark.parametrize(("capacity", "restarts"), [("on-demand", True), ("spot", False)])
 def test_google_deletes_the_machine_when_its_time_is_up_and_no_agent_has_to(
     run: Run, capacity: str, restarts: bool

@@ -330,6 +330,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "the only machine. Remove the group.",
     ),
     (
+        "the end of no reservation on Compute Engine",
+        compute({**HOST, "capacity": "reserved", "queued": {"reservationBound": True}}),
+        "tpu.queued.reservationBound: true names no reservation. Set tpu.queued.reservation, or "
+        "remove it.",
+    ),
+    (
         "a queue on Compute Engine",
         compute({**HOST, "queued": {"waitMinutes": 5}}),
         "tpu.queued.waitMinutes: 5.0 is for a queued resource of the Cloud TPU API, which "

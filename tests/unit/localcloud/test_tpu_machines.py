@@ -23,6 +23,11 @@ FLEX = {
     "instanceTerminationAction": "DELETE",
     "maxRunDuration": {"seconds": "7200"},
 }
+BOUND = {
+    **STAYS,
+    "provisioningModel": "RESERVATION_BOUND",
+    "instanceTerminationAction": "DELETE",
+}
 
 
 @pytest.fixture
@@ -98,6 +103,7 @@ def test_each_zone_lists_its_own_machine_types_with_a_tpu(
             "10 minutes to 7 days",
         ),
         (host(scheduling={**FLEX, "instanceTerminationAction": "STOP"}), 400, "need DELETE"),
+        (host(scheduling=BOUND), 400, "needs a specific reservation"),
     ],
 )
 def test_what_google_refuses_leaves_neither_machine_nor_disk(
@@ -118,7 +124,7 @@ def test_a_machine_comes_from_a_reservation_of_its_zone(api: Client, cloud: Clou
     answer = api.post(INSTANCES, host(reservationAffinity=affinity), status=404)
     assert "reservations/ours' was not found" in str(answer)
     cloud.store.put("setting", "reservations", {ZONE: ["ct6e-standard-4t"]})
-    api.post(INSTANCES, host(reservationAffinity=affinity))
+    api.post(INSTANCES, host(reservationAffinity=affinity, scheduling=BOUND))
 
 
 def test_flex_start_deletes_the_machine_when_its_time_is_up(

@@ -330,6 +330,19 @@ def test_a_maintenance_notice_saves_at_the_end_of_the_loop_and_training_continue
     assert again.record.history.starts == 2
 
 
+def test_a_host_for_which_another_one_saves_does_not_know_what_is_saved(
+    one_device: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(one_device, data)
+    with checkpoints_of(one_device, state, tmp_path) as checkpoints:
+        checkpoints.save(1)
+    assert checkpoints.saved_step == 1
+    monkeypatch.setattr(type(one_device), "leads", False)
+    others = checkpoints_of(one_device, state, tmp_path)
+    assert others.restore_latest()
+    assert others.saved_step is None
+
+
 def test_loops_of_slow_steps_end_early_enough_to_hear_a_notice(
     one_device: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,8 +70,8 @@ class Checkpoints:
         self._average = state.average
         self._cluster = cluster
         self._task = state.task
-        self.saved_step = 0
-        """The step of the newest checkpoint that is whole."""
+        self.saved_step = 0 if cluster.leads else None
+        """The step of the newest checkpoint that is whole; None where another host saves."""
         self.copied: Callable[[int, tf.Module], None] = lambda step, model: None
         """Is called in the background with a saved step and the copy of its model here."""
         self._keep = {self.directory: keep, self._best_directory: 1}
@@ -125,7 +125,8 @@ class Checkpoints:
         """
         path = reader.newest_whole(self.directory)
         if path:
-            self.saved_step = int(path.rpartition("-")[2])
+            if self._cluster.leads:
+                self.saved_step = int(path.rpartition("-")[2])
             self._refuse_another_identity(path)
             reader.refuse_another_base(path, self.record.base)
             differences = self.record.differences(path)

@@ -135,8 +135,8 @@ class HangTimer(Callback):
         self._ringer: socket.socket | None = None
         self._undo = ExitStack()
         self._step: int | None = None
-        self.saved_step: Callable[[], int] = lambda: 0
-        """Returns the step of the last whole checkpoint."""
+        self.saved_step: Callable[[], int | None] = lambda: 0
+        """Returns the step of the last whole checkpoint; None where another host saves."""
         self._pulse = Pulse()
 
     def install(self, *, signals: bool = True) -> None:
@@ -220,17 +220,17 @@ class HangTimer(Callback):
         """Return what to say at the end of the grace, and the exit code that is true."""
         why = f"received SIGTERM {self._grace_seconds:.0f} s ago, and TensorFlow didn't respond"
         saved = self.saved_step()
-        lost = max(0, self._step - saved) if self._step is not None else 0
-        if not lost:
+        if self._step is None or (saved is not None and self._step <= saved):
             return (
                 f"training interrupted: {why}; all finished steps are saved; start again to resume",
                 EXIT_START_AGAIN,
             )
-        return (
-            f"training failed: {why}; {lost} steps after the last checkpoint, of step {saved}, are "
-            "lost; start again to resume from it",
-            EXIT_FAILURE,
+        lost = (
+            "steps after the last checkpoint, which host 0 saves, are lost"
+            if saved is None
+            else f"{self._step - saved} steps after the last checkpoint, of step {saved}, are lost"
         )
+        return f"training failed: {why}; {lost}; start again to resume from it", EXIT_FAILURE
 
 
 def write_outcome(exit_code: int, cause: str, message: str) -> None:

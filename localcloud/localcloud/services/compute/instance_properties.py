@@ -98,11 +98,12 @@ def full_scheduling(sent: Json) -> Json:
     if short and full["onHostMaintenance"] != "TERMINATE":
         why = "Preemptible and spot instances must use TERMINATE."
         raise wrong_value("scheduling.onHostMaintenance", full["onHostMaintenance"], why)
-    if "instanceTerminationAction" in full and not spot and "maxRunDuration" not in full:
+    ends = spot or "maxRunDuration" in full or full["provisioningModel"] == "RESERVATION_BOUND"
+    if "instanceTerminationAction" in full and not ends:
         raise wrong_value(
             "scheduling.instanceTerminationAction",
             full["instanceTerminationAction"],
-            "It needs the provisioning model SPOT or a maxRunDuration.",
+            "It needs the provisioning model SPOT or RESERVATION_BOUND, or a maxRunDuration.",
         )
     if spot:
         full.setdefault("instanceTerminationAction", "STOP")

@@ -35,7 +35,12 @@ def require(cloud: Cloud, machine_type: str, zone: str, body: Json) -> None:
         kind = last(disk.get("initializeParams", {}).get("diskType", "pd-standard"))
         if not disk.get("source") and kind not in about["disks"]:
             raise invalid(f"[{kind}] features are not compatible for creating instance.")
-    _require_reservation(cloud, machine_type, zone, body.get("reservationAffinity", {}))
+    affinity = body.get("reservationAffinity", {})
+    bound = scheduling.get("provisioningModel") == "RESERVATION_BOUND"
+    if bound and affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
+        # docs.cloud.google.com/tpu/docs/consume-reservation-compute
+        raise invalid("RESERVATION_BOUND needs a specific reservation.")
+    _require_reservation(cloud, machine_type, zone, affinity)
 
 
 # The setting `reservations` is {zone: [types]}, as for TPU VMs; without it every request finds one.

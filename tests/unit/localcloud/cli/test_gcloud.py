@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,27 @@ def test_gcloud_makes_a_vm_whose_start_up_script_is_heard_on_its_serial_port(
         gcloud("compute", "ssh", *place, "--command", "uptime")
     gcloud("compute", "instances", "delete", *place)
     assert gcloud("compute", "instances", "list") == []
+
+
+def test_gcloud_makes_a_machine_with_a_tpu_and_the_policy_of_a_slice(
+    gcloud: Callable[..., Any],
+) -> None:
+    """Its stable commands lack bulk mode for groups until some release after 528."""
+    gcloud("services", "enable", "compute.googleapis.com")
+    compute = partial(gcloud, "compute")
+    topology = ("--type=high-throughput", "--accelerator-topology=2x2x2", "--region=us-east5")
+    compute("resource-policies", "create", "workload-policy", "p", *topology)
+    [policy] = compute("resource-policies", "list")
+    assert policy["workloadPolicy"]["acceleratorTopology"] == "2x2x2"
+    image = "--image-family=ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    compute(
+        *("instance-templates", "create", "t", "--machine-type=ct5p-hightpu-4t", image),
+        *("--image-project=ubuntu-os-accelerator-images", "--boot-disk-type=pd-balanced"),
+        *("--boot-disk-size=200", "--maintenance-policy=TERMINATE"),
+    )
+    place = ("tpu", "--zone", "us-east5-a")
+    [machine] = compute("instances", "create", *place, "--source-instance-template=t")
+    assert machine["status"] == "RUNNING"
+    assert machine["machineType"].endswith("/ct5p-hightpu-4t")
+    compute("instances", "delete", *place)
+    assert compute("instances", "list") == []

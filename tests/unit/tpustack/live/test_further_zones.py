@@ -125,14 +125,28 @@ def test_an_ai_zone_that_google_hides_has_a_cure_of_its_own() -> None:
             said = f"Location {url.split('/')[-2]} is not found or access is unauthorized."
             raise Forbidden(f"{url} answers 403: {said}")
 
-    config = {
-        "gcp:project": "some-project",
-        "tpu-stack:zone": "us-central1-ai1a",
-        "tpu-stack:tpu": {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"},
-    }
-    settings = parse(config, "night")
-    context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    asked = Target(cast(Google, Hidden()), settings, context)
-    [finding] = live.accelerator_type(asked)
+    tpu = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
+    [finding] = live.accelerator_type(in_ai_zone(Hidden(), tpu))
     assert finding.said == "us-central1-ai1a offers no TPUs"
     assert "preview-features update ai-zones-visibility" in finding.cure
+
+
+def test_so_has_one_without_the_machine_type() -> None:
+    class Hidden:
+        def get(self, url: str) -> dict[str, str]:
+            if "/machineTypes/" in url:
+                raise NotFound(f"{url} answers 404")
+            return {"state": "ENABLED"}
+
+    tpu = {"acceleratorType": "tpu7x-standard-4t"}
+    [finding] = live.machine_type(in_ai_zone(Hidden(), tpu, architecture="compute"))
+    assert finding.said == "us-central1-ai1a has no tpu7x-standard-4t"
+    assert "preview-features update ai-zones-visibility" in finding.cure
+
+
+def in_ai_zone(google: object, tpu: dict[str, str], **settings: str) -> Target:
+    named = {f"tpu-stack:{name}": value for name, value in settings.items()}
+    place = {"gcp:project": "some-project", "tpu-stack:zone": "us-central1-ai1a"}
+    made = parse({**place, **named, "tpu-stack:tpu": tpu}, "night")
+    context = Context("night", Path(), Catalog(), names_of(made, "night"))
+    return Target(cast(Google, google), made, context)
