@@ -25,6 +25,7 @@ PAGES = (
     "docs/**/*.md",
     "agent/README.md",
     "core/README.md",
+    "examples/README.md",
     "infra/README.md",
     "localcloud/README.md",
     "tools/README.md",
@@ -103,8 +104,9 @@ def _entry(page: str) -> str:
     heading, sentence = text.partition("\n")[0], _SENTENCE.search(text)
     about = " ".join(sentence[0].split()) if sentence else ""
     about = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", about)
-    address = "index.html" if page == HOME else page.replace(".md", ".html")
-    return f"- [{heading.removeprefix('# ')}]({address})" + (f": {about}" if about else "")
+    path = "index.md" if page == HOME else page.replace("README", "index")
+    link = f"[{heading.removeprefix('# ')}]({path.removesuffix('.md')}.html)"
+    return f"- {link}: {about}" if about else f"- {link}"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -77,9 +77,9 @@ def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
         assert (address(page) in searched) == (page not in READMES), page
 
 
-def test_the_menu_has_every_page_of_docs_once_and_no_other() -> None:
+def test_the_menu_has_every_page_of_docs_and_the_gallery_once_and_no_other() -> None:
     ours = {page for page in PAGES if page.startswith("docs/") and "/decisions/" not in page}
-    assert sorted(menu(MENU)) == sorted(ours)
+    assert sorted(menu(MENU)) == sorted({*ours, "examples/README.md"})
     assert len([page for page in ours if "/zh/" not in page]) <= 23
 
 
