@@ -7,6 +7,7 @@ Home is docs/index.md. Links to the repository and to edit a page lead to where 
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import subprocess
@@ -51,7 +52,9 @@ def pages() -> list[str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Link to the repository, if this clone came from a forge."""
+    """Link to the repository, if this clone came from a forge, and show which version it is of."""
+    if number := os.environ.get("MIKE_DOCS_VERSION"):
+        config.extra["version"] = {"provider": "mike", "default": "latest", "number": number}
     asked = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if address := repository(done.stdout.strip()):

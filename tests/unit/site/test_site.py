@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -126,6 +127,7 @@ SEEN = (
     "docs/try-locally.md",
     "docs/first-tpu.md",
     "docs/zh/first-tpu.md",
+    "examples/README.md",
     "docs/cost.md",
     "docs/tpu-types.md",
     "docs/settings.md",
@@ -138,15 +140,22 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-@pytest.fixture
-def url(site: Path) -> Iterator[str]:
-    """The site's address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=site)) as server:
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder; the address of it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder)) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def url(site: Path) -> Iterator[str]:
+    """The site's address."""
+    with serving(site) as address:
+        yield address
 
 
 _WRAPPED = ", ".join(f".language-{language} code" for language in WRAPPED)
