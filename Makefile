@@ -7,6 +7,7 @@ SCENARIO ?=
 SOAK ?=
 SEED ?=
 STEPS ?=
+VERSION ?=
 PY := .venv/bin/python
 SOURCES := core/tpu_core agent/tpu_agent infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 # mypy takes packages; it checks each of the programs next to them alone, as all have one name.
@@ -100,9 +101,17 @@ catalog: setup  ## Generate what other packages know of TPUs and machines from i
 	@$(PY) tools/local_catalog.py
 	@$(PY) tools/training_catalog.py
 
-site: setup  ## Build the documentation site into build/site
+# Its release, if no later one is tagged.
+LATEST = $(if $(filter v$(VERSION).%,$(shell git tag --sort=version:refname --list 'v*' | tail -n 1)),latest)
+
+site: setup  ## Build the documentation site into build/site (VERSION=0.2 adds it to the branch gh-pages)
+ifdef VERSION
+	@NO_MKDOCS_2_WARNING=1 PATH=".venv/bin:$$PATH" mike deploy --update-aliases $(VERSION) $(LATEST)
+	@.venv/bin/mike set-default --allow-undefined latest
+else
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --clean
 	@echo "To read it, with search: $(PY) -m http.server --bind 127.0.0.1 --directory build/site"
+endif
 
 bench: setup  ## Measure, side by side in one run (ONLY="name name" for some)
 	@$(PY) -m bench $(ONLY)

@@ -7,6 +7,7 @@ Home is docs/index.md. Links to the repository and to edit a page lead to where 
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import subprocess
@@ -25,6 +26,7 @@ PAGES = (
     "docs/**/*.md",
     "agent/README.md",
     "core/README.md",
+    "examples/README.md",
     "infra/README.md",
     "localcloud/README.md",
     "tools/README.md",
@@ -50,7 +52,9 @@ def pages() -> list[str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Link to the repository, if this clone came from a forge."""
+    """Link to the repository, if this clone came from a forge, and show which version it is of."""
+    if number := os.environ.get("MIKE_DOCS_VERSION"):
+        config.extra["version"] = {"provider": "mike", "default": "latest", "number": number}
     asked = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     if address := repository(done.stdout.strip()):
@@ -103,8 +107,9 @@ def _entry(page: str) -> str:
     heading, sentence = text.partition("\n")[0], _SENTENCE.search(text)
     about = " ".join(sentence[0].split()) if sentence else ""
     about = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", about)
-    address = "index.html" if page == HOME else page.replace(".md", ".html")
-    return f"- [{heading.removeprefix('# ')}]({address})" + (f": {about}" if about else "")
+    path = "index.md" if page == HOME else page.replace("README", "index")
+    link = f"[{heading.removeprefix('# ')}]({path.removesuffix('.md')}.html)"
+    return f"- {link}: {about}" if about else f"- {link}"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -1,4 +1,4 @@
-"""The examples of docs/jobs.md run, each with the libraries of its own lock: on this CPU.
+"""The examples of examples/README.md run, each with the libraries of its own lock: on this CPU.
 
 `make frameworks` runs them. The environments are kept in the user's cache folder, by lock.
 """

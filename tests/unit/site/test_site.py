@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -77,9 +78,9 @@ def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
         assert (address(page) in searched) == (page not in READMES), page
 
 
-def test_the_menu_has_every_page_of_docs_once_and_no_other() -> None:
+def test_the_menu_has_every_page_of_docs_and_the_gallery_once_and_no_other() -> None:
     ours = {page for page in PAGES if page.startswith("docs/") and "/decisions/" not in page}
-    assert sorted(menu(MENU)) == sorted(ours)
+    assert sorted(menu(MENU)) == sorted({*ours, "examples/README.md"})
     assert len([page for page in ours if "/zh/" not in page]) <= 23
 
 
@@ -126,6 +127,7 @@ SEEN = (
     "docs/try-locally.md",
     "docs/first-tpu.md",
     "docs/zh/first-tpu.md",
+    "examples/README.md",
     "docs/cost.md",
     "docs/tpu-types.md",
     "docs/settings.md",
@@ -138,15 +140,22 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-@pytest.fixture
-def url(site: Path) -> Iterator[str]:
-    """The site's address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=site)) as server:
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder; the address of it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder)) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def url(site: Path) -> Iterator[str]:
+    """The site's address."""
+    with serving(site) as address:
+        yield address
 
 
 _WRAPPED = ", ".join(f".language-{language} code" for language in WRAPPED)

@@ -17,6 +17,7 @@ RELEASE: dict[str, Any] = yaml.safe_load(
     (root() / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
 )
 JOBS = RELEASE["jobs"]
+PUBLISHING = ("attest", "publish", "index", "pages")
 FOLDERS = (
     "requirements*.txt",
     "agent/tpu_agent/locks/*.txt",
@@ -37,11 +38,13 @@ def writes(job: str) -> set[str]:
 def test_what_runs_this_projects_code_signs_and_publishes_nothing() -> None:
     assert {job: writes(job) for job in JOBS} == {
         "build": set(),
+        "site": set(),
         "attest": {"attestations", "id-token"},
         "publish": {"contents"},
         "index": {"id-token"},
+        "pages": {"contents"},
     }
-    for job in ("attest", "publish", "index"):
+    for job in PUBLISHING:
         assert "actions/checkout" not in used(job)
     for job in ("attest", "index"):
         assert not any("run" in step for step in JOBS[job]["steps"])
@@ -84,7 +87,7 @@ def test_an_upload_that_stopped_half_way_is_continued_by_the_next_try() -> None:
 
 def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -> None:
     """A pushed tag starts a release; what is signed is trusted wherever it lies."""
-    assert {JOBS[name]["environment"] for name in ("attest", "publish", "index")} == {"release"}
+    assert {JOBS[name]["environment"] for name in PUBLISHING} == {"release"}
     # Of the repository alone any workflow of any branch can be the signer.
     for place in (".github/workflows/release.yml", "docs/ci-cd.md"):
         text = (root() / place).read_text(encoding="utf-8").partition("gh attestation verify")[2]
