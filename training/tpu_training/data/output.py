@@ -60,13 +60,14 @@ def refuse_used(output: str) -> None:
 class NewFolder:
     """Where files are written; those of a bucket's `url` go there as soon as they are finished.
 
-    So a dataset may be larger than this machine's disk.
+    So a dataset may be larger than this machine's disk. `finished` is how many training files a
+    training may read, -1 before the plan is there.
     """
 
     path: Path
     url: str = ""
     _there: set[str] = field(default_factory=set)
-    _finished: int = -1
+    finished: int = -1
     _beats: int = 0
     _beaten: float = 0.0
 
@@ -108,7 +109,7 @@ class NewFolder:
     def publish(self, planned: manifest.Manifest) -> None:
         """Let trainings read the training files that are finished."""
         train = planned.split(manifest.TRAIN)
-        self._finished = train.finished
+        self.finished = train.finished
         self._there |= {f"{self.url}/{file.name}" for file in train.files}
         self._beat()
         self.write(manifest.PLAN, planned.to_json().encode())
@@ -116,18 +117,13 @@ class NewFolder:
     def alive(self, rows: Iterator[bytes]) -> Iterator[bytes]:
         """Return `rows`; tell trainings now and then that more of them come."""
         for row in rows:
-            if self.is_read and time.monotonic() > self._beaten + _BEAT_SECONDS:
+            if self.finished >= 0 and time.monotonic() > self._beaten + _BEAT_SECONDS:
                 self._beat()
             yield row
 
-    @property
-    def is_read(self) -> bool:
-        """Whether a training may read what is there."""
-        return self._finished >= 0
-
     def _beat(self) -> None:
         self._beats, self._beaten = self._beats + 1, time.monotonic()
-        numbers = (f"{number:0{manifest.DIGITS}d}" for number in (self._finished, self._beats))
+        numbers = (f"{number:0{manifest.DIGITS}d}" for number in (self.finished, self._beats))
         self.write(manifest.PROGRESS, " ".join(numbers).encode())
 
     def remove(self) -> None:
@@ -153,7 +149,7 @@ def new_folder(output: str) -> Iterator[NewFolder]:
                 yield folder
             except BaseException as error:
                 # What is wrong with the source changes its examples; all else may pass.
-                if folder.is_read and not isinstance(error, DataError):
+                if folder.finished >= 0 and not isinstance(error, DataError):
                     logger.warning("data: %s stays; the same command continues", output)
                 else:
                     folder.remove()
