@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tpu_training import errors, tasks
 from tpu_training.data import conversion
 from tpu_training.data.manifest import SPLITS
+from tpu_training.data.output import refuse_used
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
 from tpu_training.loop.callbacks import Callback, checked
@@ -268,7 +269,7 @@ def write_data(
     splits = {"train": train, "test": test}
     if validation is not None:
         splits["validation"] = validation
-    conversion.refuse_used(directory)
+    refuse_used(directory)
     source = source_of_arrays(name, splits, class_names)
     storage = conversion.Storage(
         text_length=text_length, vocabulary=vocabulary, vocabulary_size=vocabulary_size

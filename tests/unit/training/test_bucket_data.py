@@ -6,6 +6,8 @@ One module, because TensorFlow keeps the token of the first bucket's cloud in a 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tpu_training
 from tests.counted import Counted, counted_bucket, served_by_used
 from tpu_core.bucket import Bucket, Item
 from tpu_core.google import GoogleError
 from tpu_training.api import write_data
 from tpu_training.cluster import google
-from tpu_training.data import conversion, files
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data import conversion, files, output
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.inspection import inspect
-from tpu_training.data.pipeline import evaluation_rows
+from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.preprocessing import parse_examples
 from tpu_training.data.validation import hold_out
 from tpu_training.errors import DataError, InputError
@@ -171,20 +175,21 @@ def test_a_file_that_a_bucket_lacks_is_named(
 
 ROWS = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)
 WRITTEN = ROWS, np.arange(40) % 4
+NUMBERS = itertools.count()
 
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Files of two at a time, seven in all; how many are on the disk when one is finished."""
     seen: list[int] = []
-    finish = conversion.NewFolder.finish
+    finish = output.NewFolder.finish
 
-    def counted(self: conversion.NewFolder, path: Path) -> None:
+    def counted(self: output.NewFolder, path: Path) -> None:
         seen.append(len(list(self.path.iterdir())))
         finish(self, path)
 
-    monkeypatch.setattr(conversion.NewFolder, "finish", counted)
-    monkeypatch.setattr(conversion, "_AT_ONCE", 2)
+    monkeypatch.setattr(output.NewFolder, "finish", counted)
+    monkeypatch.setattr(output, "_AT_ONCE", 2)
     monkeypatch.setattr(conversion, "_count_shards", lambda *_: 7)
     return seen
 
@@ -211,7 +216,7 @@ def test_a_bucket_gets_what_a_local_folder_gets(
 
 def test_a_folder_of_a_bucket_that_is_used_or_missing_is_refused(bucket: Counted) -> None:
     write_data("gs://counted/used", train=WRITTEN, test=WRITTEN)
-    with pytest.raises(InputError, match=r"--output=gs://counted/used: is not empty \(data-"):
+    with pytest.raises(InputError, match=r"--output=gs://counted/used: is not empty \(.*data-"):
         write_data("gs://counted/used", train=WRITTEN, test=WRITTEN)
     with pytest.raises(InputError, match=r"--output=gs://none/a: there is no bucket none"):
         write_data("gs://none/a", train=WRITTEN, test=WRITTEN)
@@ -229,16 +234,16 @@ def test_a_training_converts_into_its_bucket_also_after_it_was_killed_meanwhile(
     monkeypatch.setattr(start, "_convert", convert)
     model, place = load_model("mnist_cnn"), (f"{tmp_path}/rows.parquet", "gs://counted/model")
     given = Job("train", None, None, None, *place, model, Params())
-    finish = conversion.NewFolder.finish
+    finish = output.NewFolder.finish
 
-    def die(self: conversion.NewFolder, path: Path) -> None:
+    def die(self: output.NewFolder, path: Path) -> None:
         finish(self, path)
         if len(on_disk) == 3:
             raise SystemExit("killed")
 
     with pytest.MonkeyPatch.context() as killed:
-        killed.setattr(conversion.NewFolder, "finish", die)
-        killed.setattr(conversion.NewFolder, "remove", lambda _: None)
+        killed.setattr(output.NewFolder, "finish", die)
+        killed.setattr(output.NewFolder, "remove", lambda _: None)
         with pytest.raises(SystemExit, match="killed"):
             start.with_converted_data(given)
     made = start.with_converted_data(given).data
@@ -251,14 +256,14 @@ def test_a_training_converts_into_its_bucket_also_after_it_was_killed_meanwhile(
 def test_a_conversion_that_fails_leaves_nothing_in_the_bucket(
     bucket: Counted, on_disk: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = conversion.NewFolder.finish
+    finish = output.NewFolder.finish
 
-    def fail(self: conversion.NewFolder, path: Path) -> None:
+    def fail(self: output.NewFolder, path: Path) -> None:
         finish(self, path)
         if len(on_disk) == 5:
             raise DataError("the source ends early")
 
-    monkeypatch.setattr(conversion.NewFolder, "finish", fail)
+    monkeypatch.setattr(output.NewFolder, "finish", fail)
     with pytest.raises(DataError, match="the source ends early"):
         write_data("gs://counted/failed", train=WRITTEN, test=WRITTEN)
     assert tf.io.gfile.glob("gs://counted/failed/*") == []
@@ -274,3 +279,95 @@ def test_a_bucket_that_refuses_a_file_is_named(
     message = r"--output=gs://counted/denied: can't be written \(403: storage\.objects\.create\)"
     with pytest.raises(InputError, match=message):
         write_data("gs://counted/denied", train=WRITTEN, test=WRITTEN)
+
+
+@pytest.fixture
+def half_there(on_disk: list[int], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The folder of a conversion that was killed after two of its seven files."""
+    monkeypatch.setattr("tpu_training.data.shards._FILES_PER_WINDOW", 2)
+    monkeypatch.setattr("tpu_training.data.shards.LOOK_SECONDS", 0.1)
+    finish, folder = output.NewFolder.finish, f"gs://counted/streamed-{next(NUMBERS)}"
+
+    def die(self: output.NewFolder, path: Path) -> None:
+        finish(self, path)
+        if "train-00003" in path.name:
+            raise SystemExit("killed")
+
+    with pytest.MonkeyPatch.context() as killed:
+        killed.setattr(output.NewFolder, "finish", die)
+        with pytest.raises(SystemExit, match="killed"):
+            write_data(folder, train=WRITTEN, test=WRITTEN)
+    data = open_data(folder, streams=True)
+    assert data.growth
+    assert data.growth.finished == 2
+    return folder
+
+
+def converting(folder: str) -> threading.Timer:
+    """The conversion, which begins again in a second."""
+    again = threading.Timer(1, write_data, (folder,), {"train": WRITTEN, "test": WRITTEN})
+    again.start()
+    return again
+
+
+def test_what_is_read_while_it_is_converted_is_what_is_read_afterwards(
+    bucket: Counted, half_there: str
+) -> None:
+    params = dataclasses.replace(PARAMS, global_batch_size=4, order="stream")
+
+    def read(first: int, count: int) -> list[Any]:
+        data = open_data(half_there, streams=True)
+        found = training_rows(data, params, first, 1, 0).take(count).as_numpy_iterator()
+        return [features.tolist() for features, _ in found]
+
+    seen = read(0, 2)
+    again = converting(half_there)
+    seen += read(2, 12)
+    again.join()
+    assert rows(half_there) == sorted(zip(ROWS.tolist(), WRITTEN[1].tolist(), strict=True))
+    assert seen == read(0, 14)
+
+
+def linear(params: Any, spec: Any, seed: int) -> Any:
+    class Linear(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = tf.Variable(tf.zeros((spec.shape[0], spec.classes)))
+
+        def __call__(self, features: Any, training: bool) -> tf.Tensor:
+            return features @ self.kernel
+
+    return Linear()
+
+
+def test_a_training_waits_for_its_data_ends_if_none_comes_and_resumes(
+    bucket: Counted,
+    half_there: str,
+    tmp_path: Path,
+    one_device: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+    sizes: Any = {
+        "global_batch_size": 4,
+        "evaluation_batch_size": 4,
+        "steps_per_loop": 1,
+        "epochs": 2,
+    }
+    sizes |= {"order": "stream", "learning_rate": 0.1}
+
+    def fit(model_dir: str) -> Any:
+        folder = str(tmp_path / model_dir)
+        result = tpu_training.fit(linear, data=half_there, model_dir=folder, **sizes)
+        return result.metrics["steps"], result.model.kernel.numpy().tolist()
+
+    with pytest.MonkeyPatch.context() as impatient:
+        impatient.setattr("tpu_training.data.data_set._PATIENCE_SECONDS", 0.3)
+        with pytest.raises(DataError, match="2 of 7 training files are there, and the conversion"):
+            fit("early")
+    assert list((tmp_path / "early" / "checkpoints").glob("*-2.index"))
+    again = converting(half_there)
+    early = fit("early")
+    again.join()
+    assert early == fit("late")
+    assert early[0] == 20

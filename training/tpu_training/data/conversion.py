@@ -7,17 +7,14 @@ with a source, its options or the output folder is reported before.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import hashlib
 import logging
 import math
-import os
 import re
 import resource
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -25,13 +22,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpu_training.cluster.google import is_bucket
 from tpu_training.data import arrays, manifest, source, tables
 from tpu_training.data import tokenizer as tokenizers
 from tpu_training.data.manifest import DataFile, Manifest, Split
+from tpu_training.data.output import MOST_OPEN, NewFolder, new_folder, refuse_used
 from tpu_training.data.source import Example, Examples, Options, Source
 from tpu_training.data.tokenizer import Tokenizer
-from tpu_training.errors import DataError, InputError, describe
+from tpu_training.errors import DataError, InputError
 from tpu_training.models import spec as specs
 from tpu_training.models.params import LARGEST_IMAGE
 
@@ -40,12 +37,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 # Files are read whole (data/shards.py), so small ones mix better, and many serve many hosts:
 # up to 512 of them, of 2 to 16 MiB. The largest datasets have larger ones.
 _SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
-# All are open at once, with some others. macOS allows a process 10,240.
-_MOST_OPEN, _OTHER_FILES = 8192, 256
-# Those of a bucket that are on this machine's disk at the same time: a GiB.
-_AT_ONCE = 64
+# Next to those of the output.
+_OTHER_FILES = 256
 _UNFINISHED = ".unfinished"
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.tfrecord$")
 _CHUNK = 256
 _CHANNELS = (1, 3)
 
@@ -88,7 +82,8 @@ def convert(
 def store(data: Source, output: str, storage: Storage) -> Manifest:
     """Write `data` into the directory or gs:// URL `output`.
 
-    The manifest is written last, so a directory with a manifest is complete.
+    The manifest is written last, so a directory with a manifest is complete. What a bucket got from
+    a conversion that was killed is not written again.
     """
     start, tokenizer = -1, None
     file = tokenizers.vocabulary_file(data.tokens) if data.tokens else ("", b"")
@@ -102,13 +97,9 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
         data, start = _packed(data, tokenizer, storage.text_length), tokenizer.start
     encoder = _encoder(data, storage, tokenizer)
     prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
-    with new_folder(output) as folder:
-        splits = {
-            split: write_split(
-                *(folder, f"{prefix}-{split}", examples, encoder, data.targets, data.weighted)
-            )
-            for split, examples in data.splits.items()
-        }
+    splits: dict[str, Split] = {}
+
+    def described() -> Manifest:
         if isinstance(encoder, Arrays):
             spec = encoder.form
         else:
@@ -118,15 +109,61 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
                 padding=tokenizer.padding if tokenizer else 0,
             )
             spec = dataclasses.replace(spec, several=data.form.several if data.form else ())
-        written = Manifest(
-            *(prefix, spec, encoder.encoding, splits, data.class_names, file[0], data.weighted)
+        ordered = {split: splits[split] for split in data.splits}
+        return Manifest(
+            *(prefix, spec, encoder.encoding, ordered, data.class_names, file[0], data.weighted)
         )
-        if file[0]:
+
+    with new_folder(output) as folder:
+        # Before a training can begin, all other splits must be there. How large images are that
+        # stay files is known when all are read.
+        streams = bool(folder.url) and encoder.encoding != manifest.ENCODED
+        announced = {name: examples.count for name, examples in data.splits.items()}
+        earlier = folder.earlier()
+        if earlier and not (streams and announced == earlier.counts):
+            raise _of_another(output)
+        if file[0] and not earlier:
             folder.write(*file)
+
+        def publish(train: Split) -> Split:
+            splits[manifest.TRAIN] = train
+            planned = described()
+            if earlier and not train.finished:
+                planned = _continued(earlier, planned, output)
+            folder.publish(planned)
+            return planned.split(manifest.TRAIN)
+
+        for split in sorted(data.splits, key=lambda name: streams and name == manifest.TRAIN):
+            examples, trains = data.splits[split], split == manifest.TRAIN
+            if earlier and not trains:
+                splits[split] = earlier.split(split)
+                continue
+            splits[split] = write_split(
+                *(folder, f"{prefix}-{split}", examples, encoder, data.targets, data.weighted),
+                publish=publish if streams and trains else None,
+            )
+        written = described()
         folder.write(manifest.FILE_NAME, written.to_json().encode())
     counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
     logger.info("data: wrote %s (%s) to %s", data.name, counts, output)
     return written
+
+
+def _continued(earlier: Manifest, planned: Manifest, output: str) -> Manifest:
+    """Return `earlier`, if that conversion wrote what is planned now. Raises InputError."""
+    was, now = (each.split(manifest.TRAIN) for each in (earlier, planned))
+    heads = (dataclasses.replace(each, splits={}) for each in (earlier, planned))
+    if was.files[was.finished :] != now.files[was.finished :] or next(heads) != next(heads):
+        raise _of_another(output)
+    logger.info("data: %d of %d files are in %s", was.finished, len(was.files), output)
+    return earlier
+
+
+def _of_another(output: str) -> InputError:
+    return InputError(
+        f"--output={output}: an unfinished conversion of another source, or with other options, is "
+        "there; choose a new folder, or remove this one"
+    )
 
 
 def are_written(splits: Mapping[str, Any]) -> bool:
@@ -239,112 +276,6 @@ def load_source(name: str, options: Options) -> Source:
     )
 
 
-def refuse_used(output: str) -> None:
-    """Raise InputError if `output` holds something: a second set would mix with the first.
-
-    Hidden files don't count: some systems put one into every new folder.
-    """
-    if is_bucket(output):
-        if not output.startswith("gs://"):
-            raise InputError(f"--output={output}: expected a local directory or gs://BUCKET/FOLDER")
-        import tensorflow as tf
-
-        from tpu_training.data import files
-
-        files.check_bucket(output, "--output")
-        # Unlike `listdir`, it fails where the bucket doesn't answer.
-        pattern = f"{glob.escape(output.rstrip('/'))}/*"
-        found = [path.rstrip("/").rpartition("/")[2] for path in tf.io.gfile.glob(pattern)]
-        if manifest.FILE_NAME not in found:
-            # A conversion that was killed left them; none of them is whole data.
-            found = [name for name in found if not _SHARD.search(name)]
-    else:
-        found = os.listdir(output) if os.path.isdir(output) else []
-    names = sorted(name for name in found if not name.startswith("."))
-    if names:
-        what = f"is not empty ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-        raise InputError(f"--output={output}: {what}; choose a new folder, or remove this one")
-
-
-@dataclass
-class NewFolder:
-    """Where files are written; those of a bucket's `url` go there as soon as they are finished.
-
-    So a dataset may be larger than this machine's disk.
-    """
-
-    path: Path
-    url: str = ""
-    _there: list[str] = field(default_factory=list)
-
-    @property
-    def at_once(self) -> int:
-        """How many files may be open and unfinished at the same time."""
-        return _AT_ONCE if self.url else _MOST_OPEN
-
-    def finish(self, path: Path) -> None:
-        """Let a finished file be where it belongs. Raises InputError."""
-        if not self.url:
-            return
-        import tensorflow as tf
-
-        url = f"{self.url}/{path.name}"
-        self._there.append(url)
-        try:
-            tf.io.gfile.copy(str(path), url, overwrite=True)
-        except tf.errors.OpError as error:
-            message = f"--output={self.url}: can't be written ({describe(error)})"
-            raise InputError(message) from error
-        path.unlink()
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file."""
-        (self.path / name).write_bytes(content)
-        self.finish(self.path / name)
-
-    def remove(self) -> None:
-        """Remove what is in the bucket, as far as that is possible."""
-        import tensorflow as tf
-
-        for url in self._there:
-            with suppress(tf.errors.OpError):
-                tf.io.gfile.remove(url)
-
-
-@contextmanager
-def new_folder(output: str) -> Iterator[NewFolder]:
-    """Create `output` with missing parents; after an error remove what was made in it, and it.
-
-    Raises:
-        InputError: It can't be created or written.
-    """
-    if is_bucket(output):
-        with tempfile.TemporaryDirectory(prefix="convert-") as work:
-            folder = NewFolder(Path(work), output.rstrip("/"))
-            try:
-                yield folder
-            except BaseException:
-                folder.remove()
-                raise
-        return
-    directory = Path(output)
-    # Only what this conversion created is removed: the parents may be shared with others.
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    found = set(directory.iterdir()) if directory.is_dir() else set()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        yield NewFolder(directory)
-    except BaseException as error:
-        for path in set(directory.iterdir()) - found if directory.is_dir() else ():
-            path.unlink(missing_ok=True)
-        for path in missing:
-            with suppress(OSError):
-                path.rmdir()
-        if isinstance(error, OSError):
-            raise InputError(f"--output={directory}: can't be written ({error})") from error
-        raise
-
-
 # Sharded TFRecord files: how features are encoded, dealt to files and checksummed.
 
 
@@ -355,10 +286,12 @@ def write_split(
     encoder: Encoder,
     targets: str,
     weighted: bool = False,
+    publish: Callable[[Split], Split] | None = None,
 ) -> Split:
     """Write `examples` to files PREFIX-00000-of-0000N.tfrecord in turn.
 
-    The files get their names once complete.
+    The files get their names once complete. `publish` takes the files before the first ones are
+    written, and returns those that are there already; and after each group, with what is there.
     """
     from tpu_training.data import files  # It loads TensorFlow.
 
@@ -368,35 +301,57 @@ def write_split(
         fields = encoder.encode(example) | _target(example.label, targets)
         return _serialise(fields | ({manifest.WEIGHT: [example.weight]} if weighted else {}))
 
-    def records(pool: ThreadPoolExecutor) -> Iterator[bytes]:
-        rows = examples.read()
+    def records(pool: ThreadPoolExecutor, begin: int = 0) -> Iterator[bytes]:
+        rows = islice(examples.read(), begin, None)
         while chunk := list(islice(rows, _CHUNK)):
             yield from pool.map(record, chunk)
 
     with ThreadPoolExecutor() as pool:
         rows = records(pool)
         first = list(islice(rows, _CHUNK))
-        rest, written = chain(first, rows), list[DataFile]()
         shards = _count_shards(first, examples.count, bool(folder.url))
-        for begin in range(0, shards, folder.at_once):
+        split = Split(examples.count, _planned(prefix, first, examples.count, shards, folder))
+        split = publish(split) if publish else split
+        written, done = list(split.files), split.finished
+        found = sum(file.examples for file in written[:done])
+        rest = records(pool, found) if done else chain(first, rows)
+        for begin in range(done, shards, folder.at_once):
             end = min(begin + folder.at_once, shards)
-            share = examples.count * end // shards - examples.count * begin // shards
+            share = sum(file.examples for file in written[begin:end])
             # The last files take what was not announced, too.
             part = islice(rest, share if end < shards else None)
-            names = [f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(begin, end)]
-            paths = [folder.path / name for name in names]
+            paths = [folder.path / file.name for file in written[begin:end]]
             unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
-            for path, final, count in zip(unfinished, paths, _deal(part, unfinished), strict=True):
-                size = path.replace(final).stat().st_size
-                written.append(DataFile(final.name, count, size, files.sha256(str(final))))
+            found += _deal(folder.alive(part), unfinished)
+            for number, path, final in zip(range(begin, end), unfinished, paths, strict=True):
+                size, digest = path.replace(final).stat().st_size, files.sha256(str(final))
+                count = written[number].examples
+                written[number] = DataFile(final.name, count, size, digest)
                 folder.finish(final)
-    found = sum(file.examples for file in written)
+            split = Split(examples.count, tuple(written))
+            split = publish(split) if publish else split
     if found != examples.count:
         raise DataError(
             f"{folder.url or folder.path}/{prefix}: the source has {found} examples, but "
             f"announced {examples.count}"
         )
-    return Split(examples.count, tuple(written))
+    return split
+
+
+def _planned(
+    prefix: str, first: list[bytes], count: int, shards: int, folder: NewFolder
+) -> tuple[DataFile, ...]:
+    """Return the files that `count` records make, with the number that `_deal` writes to each."""
+    digest, planned = hashlib.sha256(b"".join(first)).hexdigest(), list[DataFile]()
+    for begin in range(0, shards, folder.at_once):
+        end = min(begin + folder.at_once, shards)
+        share = count * end // shards - count * begin // shards
+        turns, more = divmod(share, end - begin)
+        for n in range(begin, end):
+            extra = (n - begin - turns) % (end - begin) < more
+            name = f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord"
+            planned.append(DataFile(name, turns + extra, 0, digest))
+    return tuple(planned)
 
 
 def _count_shards(first: list[bytes], count: int, in_turn: bool) -> int:
@@ -411,28 +366,27 @@ def _count_shards(first: list[bytes], count: int, in_turn: bool) -> int:
     # The number is estimated from the first records, whose size may not be typical; only the mean
     # size of a file depends on it.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = _MOST_OPEN if hard == resource.RLIM_INFINITY else min(_MOST_OPEN, hard)
+    allowed = MOST_OPEN if hard == resource.RLIM_INFINITY else min(MOST_OPEN, hard)
     if soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
     return max(1, min(wanted, allowed - _OTHER_FILES, count))
 
 
-def _deal(records: Iterator[bytes], paths: list[Path]) -> list[int]:
-    """Write the records to `paths` in turn; return how many each has.
+def _deal(records: Iterator[bytes], paths: list[Path]) -> int:
+    """Write the records to `paths` in turn; return how many there were.
 
     Each turn begins one file later, or a source with ten classes in turn would give each of ten
     files a class of its own, and validation, which takes whole files, no others.
     """
     import tensorflow as tf
 
-    counts = [0] * len(paths)
+    count = 0
     with ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in paths]
-        for number, record in enumerate(records):
-            file = (number + number // len(paths)) % len(paths)
-            writers[file].write(record)
-            counts[file] += 1
-    return counts
+        for record in records:
+            writers[(count + count // len(paths)) % len(paths)].write(record)
+            count += 1
+    return count
 
 
 # The records follow tf.train.Example, so that other readers of TFRecord can use them, too.
@@ -472,7 +426,8 @@ def _serialise(values: dict[str, Any]) -> bytes:
         else:
             features[name] = train.Feature(int64_list=train.Int64List(value=value))
     example = train.Example(features=train.Features(feature=features))
-    return bytes(example.SerializeToString())
+    # A conversion that continues another one compares them.
+    return bytes(example.SerializeToString(deterministic=True))
 
 
 @dataclass

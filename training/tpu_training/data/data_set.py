@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,12 @@ from tpu_training.data import function as functions
 from tpu_training.data import manifest as manifests
 from tpu_training.data.shards import Shards
 from tpu_training.errors import DataError, InputError
+from tpu_training.models.params import CACHE_MEMORY, STREAM, Params
+
+# A conversion says every ten seconds that it is alive, but not while its source gives nothing.
+_PATIENCE_SECONDS = 900.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,14 @@ class DataSet:
         held: The numbers of the records in each training file that are held out; the manifest
             counts them as the split `validation`, of the same files.
         function: The user's function that gives the examples, which then are in no files.
+        growth: How far its conversion is, until it has ended.
     """
 
     directory: str
     manifest: manifests.Manifest
     held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     function: functions.LiveFunction | None = None
+    growth: "Growth | None" = None
 
     def paths(self, split: str) -> list[str]:
         """Return the paths of the files of `split`."""
@@ -53,6 +63,7 @@ class DataSet:
             sum(shares),
             {f"{self.directory}/{n}": self.held[n] for n in names if n in self.held},
             split != manifests.VALIDATION,
+            progress=self.growth.path if self.growth and split == manifests.TRAIN else "",
         )
 
 
@@ -66,8 +77,77 @@ def stored_files(data: DataSet) -> Iterator[manifests.DataFile]:
     yield from counts.values()
 
 
-def open_data(directory: str) -> DataSet:
+class Growth:
+    """How far the conversion of a dataset is, which finishes one group of files after the other."""
+
+    def __init__(self, directory: str, files_of: Shards, alive: Callable[[], None]) -> None:
+        """Look in `directory`; call `alive` now and then while waiting."""
+        self.path = f"{directory}/{manifests.PROGRESS}"
+        self._directory, self._files, self._alive = directory, files_of, alive
+        self._said = ""
+        self.finished = 0
+        self._look()
+
+    def _look(self) -> bool:
+        """Return whether the conversion has said anything since the last look."""
+        before, self._said = self._said, files.read_text(self.path) or ""
+        self.finished = int(self._said[: manifests.DIGITS] or 0)
+        return before != self._said
+
+    def has(self, examples: int) -> bool:
+        """Return whether the files of the first so many `examples` of a training are there."""
+        return self.finished >= self._files.files_until(examples)
+
+    def wait(self, examples: int, check: Callable[[], None]) -> None:
+        """Wait for the files of the first so many `examples`, and call `check` until then.
+
+        Raises:
+            DataError: The conversion has said nothing for too long.
+        """
+        heard = time.monotonic()
+        while not self.has(examples):
+            if self._look():
+                heard = time.monotonic()
+                logger.info("data: %s", self.describe())
+                continue
+            if time.monotonic() > heard + _PATIENCE_SECONDS:
+                raise DataError(
+                    f"--data={self._directory}: {self.describe()}, and the conversion has said "
+                    f"nothing for {_PATIENCE_SECONDS:.0f} s; start `tpu-training data convert` "
+                    "with the same options again, and the training; both continue"
+                )
+            check()
+            self._alive()
+            time.sleep(shards.LOOK_SECONDS)
+
+    def describe(self) -> str:
+        """Say how much is there."""
+        return f"{self.finished} of {len(self._files.paths)} training files are there"
+
+
+def _open_growing(directory: str, streams: bool, alive: Callable[[], None]) -> DataSet:
+    """Return a dataset that is still converted. Raises DataError if `streams` is false."""
+    path = f"{directory}/{manifests.PLAN}"
+    text = files.read_text(path)
+    if text is None:
+        raise manifests.no_manifest(directory)
+    data = DataSet(directory, manifests.parse_manifest(text, path))
+    growth = Growth(directory, data.shards(manifests.TRAIN), alive)
+    if not streams:
+        raise DataError(
+            f"--data={directory}: is still converted, and {growth.describe()}; wait until its "
+            f"{manifests.FILE_NAME} is there, or begin now with --order=stream"
+        )
+    return dataclasses.replace(data, growth=growth)
+
+
+def open_data(
+    directory: str, streams: bool = False, alive: Callable[[], None] = lambda: None
+) -> DataSet:
     """Read the manifest in `directory` and check that every file exists with its size.
+
+    A dataset that is still converted is opened if it `streams`; `alive` is called while a training
+    waits for its files.
 
     Raises:
         DataError: With every missing file and every wrong size.
@@ -76,7 +156,7 @@ def open_data(directory: str) -> DataSet:
     path = f"{directory}/{manifests.FILE_NAME}"
     text = files.read_text(path)
     if text is None:
-        raise manifests.no_manifest(directory)
+        return _open_growing(directory, streams, alive)
     data = DataSet(directory, manifests.parse_manifest(text, path))
     # Sizes find an interrupted copy in one request; checksums would read the whole dataset.
     sizes, problems = files.sizes(directory), []
@@ -101,7 +181,12 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
     Raises:
         InputError: A host can't read the data.
     """
-    path = f"{data.directory}/{manifests.FILE_NAME}"
+    path = data.growth.path if data.growth else f"{data.directory}/{manifests.FILE_NAME}"
+    if data.growth and cluster.processes > 1:
+        raise InputError(
+            f"--data={data.directory}: is still converted, which only a training of one process "
+            f"may read, and this one has {cluster.processes}; wait for {manifests.FILE_NAME}"
+        )
     for host in cluster.worker_hosts():
         try:
             with tf.device(host):
@@ -114,9 +199,33 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
             ) from error
 
 
-def open_given(data: str, seed: int, alive: Callable[[], None] = lambda: None) -> DataSet:
+def check_order(data: DataSet, params: Params) -> None:
+    """Raise InputError for what does not hold for files in the order in which they were written."""
+    if params.order != STREAM:
+        return
+    wrong = ""
+    if data.function:
+        place = data.function.function.place
+        wrong = f"--order=stream: reads files, and {place} is a function; omit it"
+    elif params.cache == CACHE_MEMORY:
+        wrong = "--cache=memory: keeps all examples for another order than --order=stream; omit one"
+    elif data.growth and params.validation_fraction:
+        wrong = (
+            f"--validation_fraction={params.validation_fraction:g}: would hold out training "
+            f"examples of {data.directory}, which are not all there; convert with "
+            "--validation-fraction, or train without --evaluation_interval"
+        )
+    if wrong:
+        raise InputError(wrong)
+
+
+def open_given(
+    data: str, seed: int, alive: Callable[[], None] = lambda: None, streams: bool = False
+) -> DataSet:
     """Return the dataset that --data names: of a function in a file, or in a directory."""
-    return open_function(data, seed, alive) if manifests.is_function(data) else open_data(data)
+    if manifests.is_function(data):
+        return open_function(data, seed, alive)
+    return open_data(data, streams, alive)
 
 
 def open_function(path: str, seed: int, alive: Callable[[], None] = lambda: None) -> DataSet:

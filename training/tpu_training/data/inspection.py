@@ -199,7 +199,7 @@ def blame_data(
     if not _is_of_data(error):
         return
     logger.error("data: %s; comparing the files with their checksums", describe(error))
-    every = list(data_set.stored_files(data))
+    every = [file for file in data_set.stored_files(data) if file.bytes]
     for file in [file for file in every if file.name in error.message] or every:
         alive()
         _check(data, file)

@@ -11,6 +11,11 @@ from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, DTYPES, SEVERAL, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
+# What a conversion keeps in a bucket before its manifest: a manifest of all files, of which those
+# to come have no bytes and, as SHA-256, that of the first records; and, as two numbers of eight
+# digits, how many training files are there and how often the conversion has said that it is alive.
+PLAN, PROGRESS = "conversion.json", "conversion-progress"
+DIGITS = 8
 # How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids, and arrays of
 # any other shape and type, or several by name.
 RAW, ENCODED, TOKENS, ARRAY = "raw", "encoded", "tokens", "array"
@@ -60,6 +65,11 @@ class Split:
         """The size of all files."""
         return sum(file.bytes for file in self.files)
 
+    @property
+    def finished(self) -> int:
+        """The number of files that are there while the others are still written."""
+        return sum(1 for file in self.files if file.bytes)
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -79,6 +89,11 @@ class Manifest:
     class_names: tuple[str, ...] = ()
     vocabulary: str = ""
     weighted: bool = False
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of examples in each split."""
+        return {name: split.examples for name, split in self.splits.items()}
 
     def split(self, name: str) -> Split:
         """Return the split called `name`. Raises DataError if there is none."""

@@ -11,7 +11,7 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import data_set, function, preprocessing, shards
 from tpu_training.data.manifest import TEST, TRAIN
 from tpu_training.errors import InputError
-from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
+from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, FAST, STREAM, Params
 
 # Gives the next batch, as one value for each replica; called inside the compiled loop. Features
 # with several inputs are a dictionary in it.
@@ -56,9 +56,10 @@ def training_rows(
         epoch = partial(data.function.epoch, TRAIN, params.seed)
         batches = shards.batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
         return prepare(batches, work, plan)
-    stored = data.shards(TRAIN)
-    if params.cache == CACHE_MEMORY or (
-        params.cache == CACHE_AUTO and stored.bytes <= _MOST_CACHED_BYTES
+    stored = dataclasses.replace(data.shards(TRAIN), stream=params.order == STREAM)
+    if not stored.stream and (
+        params.cache == CACHE_MEMORY
+        or (params.cache == CACHE_AUTO and stored.bytes <= _MOST_CACHED_BYTES)
     ):
         batches = shards.batches_from_memory(stored.read_all(), stored.examples, manifest, plan)
     else:
@@ -266,7 +267,7 @@ def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.da
     """
     options = tf.data.Options()
     options.autotune.enabled = False
-    options.deterministic = params.order == EXACT
+    options.deterministic = params.order != FAST
     return dataset.prefetch(_PREFETCH_STEPS * replicas).with_options(options)
 
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.data.experimental.ops.testing import sleep
 
-from tpu_training.data.manifest import Manifest
+from tpu_training.data.manifest import DIGITS, Manifest
 from tpu_training.data.preprocessing import parse_examples
 
 # Separate streams of random numbers for the same seed.
@@ -77,7 +78,9 @@ class Shards:
     """The files of one split: their paths, the examples in each, and the total bytes.
 
     Where a split is a part of its files' records, `held` has the numbers of some in each file:
-    those alone belong to it, or all but those if `without_held`.
+    those alone belong to it, or all but those if `without_held`. The first epoch of a stream has
+    the files in the order in which they were written. `progress` is the file that says how many are
+    there while the others are still written.
     """
 
     paths: tuple[str, ...]
@@ -85,6 +88,8 @@ class Shards:
     bytes: int
     held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     without_held: bool = False
+    stream: bool = False
+    progress: str = ""
 
     @property
     def examples(self) -> int:
@@ -95,6 +100,30 @@ class Shards:
     def bytes_per_example(self) -> int:
         """The mean size of an example, at least 1."""
         return max(1, self.bytes // self.examples)
+
+    @property
+    def window(self) -> int:
+        """The examples in the window of a stream: so many as a conversion finishes together."""
+        return max(1, self.examples * _FILES_PER_WINDOW // len(self.paths))
+
+    def files_until(self, examples: int) -> int:
+        """Return how many files a stream reads for so many of its examples, and their windows."""
+        windows = -(-min(examples, self.examples) // self.window)
+        needed = min(windows * self.window, self.examples)
+        return int(np.searchsorted(np.cumsum(self.counts), needed)) + 1
+
+    def when_there(self, shard: tf.Tensor, *part: tf.Tensor) -> tf.data.Dataset:
+        """Return one element, the arguments, once the file number `shard` is there."""
+        later = tf.data.Dataset.range(tf.int64.max).apply(sleep(int(LOOK_SECONDS * 1e6)))
+
+        def is_there(look: tf.Tensor) -> tf.Tensor:
+            # TensorFlow reads a file of constant name once, when it compiles this.
+            path = tf.gather([self.progress], tf.minimum(look, 0))
+            count = tf.strings.substr(tf.io.read_file(path), 0, DIGITS)
+            return tf.strings.to_number(count, tf.int32) > tf.cast(shard, tf.int32)
+
+        looks = tf.data.Dataset.range(1).concatenate(later).filter(is_there)
+        return looks.take(1).map(lambda _: (shard, *part))
 
     def read_all(self) -> tf.data.Dataset:
         """Return every example, always in the same order."""
@@ -165,6 +194,10 @@ _MOST_LANES, _ROWS_PER_LANE = 96, 64
 _WINDOW_BYTES = 1600 << 20
 # Files that a host reads at once, or one for each of its lanes.
 _READS_AT_ONCE = 16
+# A stream has one lane, because the next file to come would be the last one's: each host reads
+# everything. Its windows are the files that a conversion into a bucket writes at the same time.
+_FILES_PER_WINDOW = 64
+LOOK_SECONDS = 5.0
 
 
 def batches_from_files(shards: Shards, plan: Plan) -> tf.data.Dataset:
@@ -173,9 +206,9 @@ def batches_from_files(shards: Shards, plan: Plan) -> tf.data.Dataset:
     If the examples do not divide by the lanes, an epoch leaves out the remainder, different ones
     each time. To start within an epoch, whole files and windows are skipped unread.
     """
-    lanes = _lanes(len(shards.paths), plan.batch)
+    lanes = 1 if shards.stream else _lanes(len(shards.paths), plan.batch)
     width, length = plan.batch // lanes, shards.examples // lanes
-    window = _window(shards, lanes)
+    window = shards.window if shards.stream else _window(shards, lanes)
     first, last = plan.begin // width, -(-plan.end // width)
     reads = max(1, _READS_AT_ONCE // (last - first))
 
@@ -229,6 +262,8 @@ def _lane_of_epoch(
 ) -> tf.data.Dataset:
     """Return the lane's examples of `epoch` in vectors, without the first `skipped` ones."""
     chosen = permutation(len(shards.paths), key(seed, SHARDS, epoch))
+    if shards.stream:
+        chosen = tf.where(epoch == 0, tf.range(len(shards.paths)), chosen)
     counts = tf.gather(tf.constant(shards.counts, tf.int64), chosen)
     starts = tf.cumsum(counts, exclusive=True)
     first_window = skipped // window
@@ -240,6 +275,8 @@ def _lane_of_epoch(
     parts = tf.data.Dataset.from_tensor_slices(
         tuple(tf.gather(part, used) for part in (chosen, skip, take))
     )
+    if shards.progress:
+        parts = parts.flat_map(shards.when_there)
     files = parts.map(shards.read_slice, num_parallel_calls=reads, deterministic=True)
 
     def shuffle(number: tf.Tensor, content: tf.Tensor) -> tf.Tensor:

@@ -51,7 +51,7 @@ from tpu_training.loop.evaluation import (
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import FIRST_STEPS, TrainLoop, TrainResult, train
-from tpu_training.models.params import EXACT, JAX, Params
+from tpu_training.models.params import FAST, JAX, STREAM, Params
 from tpu_training.models.registry import load_file
 from tpu_training.monitoring import terminal
 
@@ -565,7 +565,7 @@ def connect_and_open(
     Raises:
         InputError: The data is unusable, or the workers can't read it.
     """
-    opened = None if job.is_live else _open(job)
+    opened = None if job.is_live else _open(job, alive)
     with connecting or nullcontext():
         devices = job.params.local_devices
         on_jax = job.params.backend == JAX
@@ -595,12 +595,14 @@ def _open(job: Job, alive: Callable[[], None] = lambda: None) -> tuple[Job, data
         function = data_set.given_function(job.given)
         data = data_set.of_function(function, job.data, job.params.seed, alive=alive)
     else:
-        data = data_set.open_given(job.data, job.params.seed, alive)
+        streams = job.trains and job.params.order == STREAM
+        data = data_set.open_given(job.data, job.params.seed, alive, streams)
     tasks.check_targets(job.model, data.manifest.input_spec(job.params.image_size))
     if job.mode == "evaluate":
         data.manifest.split(manifest.TEST)
         return job, data
     job = dataclasses.replace(job, params=validation.with_fraction(job.params, data.manifest))
+    data_set.check_order(data, job.params)
     return job, validation.hold_out(data, job.params)
 
 
@@ -627,7 +629,7 @@ def _check_function(live: data_function.LiveFunction, job: Job, cluster: Cluster
                 "if each pass over the same seed returns the same",
                 python,
             )
-        if job.params.order == EXACT:
+        if job.params.order != FAST:
             refuse_unrepeatable(graph, live.function.place)
 
 

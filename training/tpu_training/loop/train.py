@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.pipeline import NextBatch, TimedInput, training_batches
-from tpu_training.errors import DivergedError, Interrupted
+from tpu_training.errors import DataError, DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
 from tpu_training.loop.graph import count_flops, repeat
 from tpu_training.loop.state import TrainState
@@ -81,7 +82,7 @@ def train(
         DivergedError: The loss is not finite; the last checkpoint is kept.
         Interrupted: `shutdown` was requested; a checkpoint is saved.
     """
-    steps = data.manifest.steps(params)
+    steps, batch = data.manifest.steps(params), params.global_batch_size
     step = int(state.step.numpy())
     if create_loop:
         loop = create_loop(cluster, params, state, data, step)
@@ -101,7 +102,9 @@ def train(
     # Steps have a thread of their own: the host's work on a loop is done during the next one.
     with checkpoints, started(callbacks, step), ThreadPoolExecutor(1, "steps") as ahead:
         while step < steps and (running or not exhausted(step)):
-            count = count if running else _length(params, pace, step, steps)
+            if not running:
+                count = _length(params, pace, step, steps)
+                _await_data(data, (step + count) * batch, checkpoints, step, shutdown)
             figures, seconds = (running or ahead.submit(run, count)).result()
             loss, running = figures.loss, None
             flops = count_flops(cluster, loop, params) if math.isnan(flops) else flops
@@ -118,7 +121,8 @@ def train(
                 callback.before_loop(step, report)
             if step < steps and not (ends or evaluates or exhausted(step)):
                 count = _length(params, pace, step, steps)
-                running = ahead.submit(run, count)
+                if not data.growth or data.growth.has((step + count) * batch):
+                    running = ahead.submit(run, count)
             for callback in (*callbacks, *observers):
                 callback.between_loops(step, report)
             # A request that came after the decision to save waits for the next loop.
@@ -126,16 +130,32 @@ def train(
                 checkpoints.wait()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved; start again to resume")
             if evaluates:
-                try:
+                with _saved_at_end(checkpoints, step, saves):
                     validate(step)
-                except Interrupted:
-                    if not saves:
-                        checkpoints.save(step)
-                    checkpoints.wait()
-                    raise
             if not (running or saves) and exhausted(step):
                 checkpoints.save(step)
     return TrainResult(step, loss)
+
+
+@contextmanager
+def _saved_at_end(checkpoints: Checkpoints, step: int, saved: bool) -> Iterator[None]:
+    """Save `step` before a request to end, or data that doesn't come, is told, unless `saved`."""
+    try:
+        yield
+    except (DataError, Interrupted):
+        if not saved:
+            checkpoints.save(step)
+        checkpoints.wait()
+        raise
+
+
+def _await_data(
+    data: DataSet, examples: int, checkpoints: Checkpoints, step: int, shutdown: ShutdownRequest
+) -> None:
+    """Wait for the files of so many examples, which may still be converted."""
+    if data.growth:
+        with _saved_at_end(checkpoints, step, checkpoints.saved_step == step):
+            data.growth.wait(examples, shutdown.check)
 
 
 def _agreed(

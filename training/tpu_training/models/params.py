@@ -33,7 +33,7 @@ def param(
 
 NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
 CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
-EXACT, FAST = "exact", "fast"
+EXACT, STREAM, FAST = "exact", "stream", "fast"
 ALL, TRAINED = "all", "trained"
 TENSORFLOW, JAX = "tensorflow", "jax"
 LARGEST_IMAGE = 4096
@@ -70,8 +70,9 @@ class MachineParams:
     )
     order: str = param(
         EXACT,
-        "order of the examples; fast takes any that is ready, which is not repeatable",
-        choices=(EXACT, FAST),
+        "order of the examples; stream reads files as `data convert` writes them to a bucket; fast "
+        "takes any that is ready, which is not repeatable",
+        choices=(EXACT, STREAM, FAST),
     )
     eager: bool = param(
         False, "run the model's Python in every step, for a debugger; slow, without a TPU only"
