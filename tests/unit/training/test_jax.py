@@ -334,6 +334,30 @@ def test_a_missing_jax_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPa
         connect_jax.__wrapped__(0)
 
 
+@pytest.mark.parametrize("version", ["0.5.3", "0.12.0"])
+def test_a_jax_that_the_step_was_not_tried_with_is_refused_with_those_that_it_was(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    import jax
+
+    from tpu_training.cluster.jax_devices import connect_jax
+
+    monkeypatch.setattr(jax, "__version__", version)
+    monkeypatch.setattr(jax, "__version_info__", tuple(map(int, version.split("."))))
+    with pytest.raises(InputError, match=f"JAX is {version}.*install 'jax>=0.6.2,<0.12'"):
+        connect_jax.__wrapped__(0)
+
+
+def test_the_package_asks_for_the_releases_of_jax_that_the_trainer_takes() -> None:
+    from tpu_training.cluster import jax_devices
+
+    text = Path("training/pyproject.toml").read_text()
+    first, too_new = (
+        ".".join(map(str, each)) for each in (jax_devices._FIRST, jax_devices._TOO_NEW)
+    )
+    assert f'jax = ["jax>={first},<{too_new}"]' in text
+
+
 def test_a_later_job_of_a_process_does_not_wait_for_the_other_hosts_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
