@@ -263,6 +263,8 @@ def test_two_inputs_of_a_keras_model_are_evaluated_exactly(
     )
     assert result.metrics["test_examples"] == 21
     assert result.metrics["validation_examples"] == 48
+    validated = [row["validation_loss"] for row in result.history if "validation_loss" in row]
+    assert validated[-1] == pytest.approx(result.metrics["validation_loss"])
     right = np.mean(result.predict(held)["classes"] == CLASSES[:21])
     assert result.metrics["test_accuracy"] == pytest.approx(right)
 

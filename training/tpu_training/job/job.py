@@ -61,8 +61,8 @@ class Result:
     Attributes:
         summary: A line with the main figures.
         metrics: What stands in `metrics.json`: `test_loss`, `test_accuracy`, `steps` and so on.
-        history: A row for each loop of steps: `step`, `loss`, `learning_rate` and the task's
-            metrics. `pandas.DataFrame(result.history)` is a table of it.
+        history: A row for each loop of steps: `step`, `loss`, `learning_rate`, the task's metrics
+            and, if one followed, the validation's. `pandas.DataFrame(result.history)` is a table.
         model: The model whose figures are in `metrics`, with averaged weights under `ema_decay`;
             call it with (features, training=False).
         model_dir: Where checkpoints, events and the report are.
