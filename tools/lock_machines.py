@@ -31,7 +31,7 @@ _MACHINE = "platform_machine == 'x86_64' and sys_platform == 'linux'"
 # Matplotlib draws the trainer's pictures. TensorBoard imports what later setuptools lack.
 _BESIDE = ("matplotlib", "setuptools<81")
 # The oldest that the trainer runs its steps with (training/pyproject.toml).
-_JAX = ("jax[tpu]>=0.6.2",)
+_JAX = ("jax[tpu]>=0.6.2,<0.12",)
 _NEVER = "libtpu ; sys_platform == 'none'"
 # Ubuntu 22.04, the oldest of Google's images with such a Python, has glibc 2.35.
 _PLATFORMS = [

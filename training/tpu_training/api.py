@@ -97,7 +97,7 @@ def fit(
     place, given = noted(_data, data, validation, test) or ("", None)
     heard = noted(checked, callbacks, "callbacks=")
     if problems:
-        raise errors.ParamsError([str(each) for each in problems]) from problems[0]
+        raise _with_places(problems, data, model_dir) from problems[0]
     job = Job(
         *(mode, tpu, tpu_project, tpu_zone, place, model_dir),
         model=_compiled(definition, optimizer, loss, metrics),
@@ -373,6 +373,14 @@ def _noted(problems: list[errors.InputError], make: Callable[..., Any], *given: 
     except errors.InputError as error:
         problems.append(error)
         return None
+
+
+def _with_places(
+    problems: Sequence[errors.InputError], data: Any, model_dir: str
+) -> errors.ParamsError:
+    """Return the error of `problems`, and of the places of a job that will not be run."""
+    places = start.place_problems(data if isinstance(data, str) else None, model_dir)
+    return errors.ParamsError([*map(str, problems), *places])
 
 
 def _data(data: Any, validation: Any, test: Any) -> tuple[str, dict[str, Any] | None]:

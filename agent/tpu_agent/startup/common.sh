@@ -143,7 +143,7 @@ have = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in m.distr
 print(next((have[n] for n in names if n in have), ""))')"
   backend="$(attribute training-backend)" || backend=""
   if [[ "$backend" == jax ]]; then
-    package="tensorflow-cpu" more=("jax[tpu]") needs="jax"
+    package="tensorflow-cpu" more=("jax[tpu]<0.12") needs="jax"
   elif [[ "$package" == tensorflow-tpu ]]; then
     needs="tensorflow"
   fi

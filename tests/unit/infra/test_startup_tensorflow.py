@@ -96,7 +96,7 @@ def test_an_image_whose_tensorflow_cannot_be_loaded_gets_another_of_the_same_ver
 
 def test_the_trainer_on_jax_gets_tensorflow_for_the_cpu_and_jax_for_the_tpu(home: Path) -> None:
     (line,) = installs(home, "2.19.1", training_backend="jax")
-    assert line == "-m pip install --quiet tensorflow-cpu==2.19.1 jax[tpu]"
+    assert line == "-m pip install --quiet tensorflow-cpu==2.19.1 jax[tpu]<0.12"
 
 
 @pytest.mark.parametrize(("loading", "lines"), [(0, 0), (1, 1)])

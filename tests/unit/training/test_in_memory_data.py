@@ -263,6 +263,8 @@ def test_two_inputs_of_a_keras_model_are_evaluated_exactly(
     )
     assert result.metrics["test_examples"] == 21
     assert result.metrics["validation_examples"] == 48
+    validated = [row["validation_loss"] for row in result.history if "validation_loss" in row]
+    assert validated[-1] == pytest.approx(result.metrics["validation_loss"])
     right = np.mean(result.predict(held)["classes"] == CLASSES[:21])
     assert result.metrics["test_accuracy"] == pytest.approx(right)
 
@@ -471,6 +473,14 @@ def test_a_dataset_with_arrays_of_more_than_a_graph_holds_is_refused(
         data_set.given_function({"train": dataset()})
 
 
+def without_targets() -> Any:
+    """Return a Dataset of features, None and weights."""
+    import tensorflow as tf
+
+    rows = tf.data.Dataset.from_tensor_slices((TABLE, np.ones(len(TABLE), np.float32)))
+    return rows.map(lambda features, weight: (features, None, weight))
+
+
 def test_what_is_no_data_is_told_before_anything_is_created(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:
@@ -478,6 +488,9 @@ def test_what_is_no_data_is_told_before_anything_is_created(
         ({"test": (TABLE, CLASSES)}, "data has 'test'; expected 'train'"),
         (3, r"data['train'] is a int; expected a tuple of features and targets"),
         ((TABLE,), r"data['train'] is a tuple of 1; expected a tuple of features"),
+        ((TABLE, None, CLASSES), "data['train'] has None as targets; leave them out, or next to"),
+        (without_targets(), "data['train'] has None as targets"),
+        (without_targets().batch(2), "data['train'] has None as targets"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             fit(linear, data=data, model_dir=str(tmp_path), **SIZES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -108,6 +109,58 @@ def test_a_training_and_its_evaluation_are_those_of_tensorflow(
     for answer in (ours, restored):
         found = tpu_training.evaluate(answer, (TEST, CLASSES[69:]))
         assert found["loss"] == pytest.approx(ours.metrics["test_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_call_of_several_steps_gives_bit_for_bit_what_single_ones_give(
+    train: Train,
+    jax_devices: JaxCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: int,
+) -> None:
+    import jax
+
+    from tpu_training.cluster.jax_devices import AXIS, Memory
+    from tpu_training.compile import runtime
+
+    mesh = jax.sharding.Mesh(jax_devices.mesh.devices[:devices], (AXIS,))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    cluster = dataclasses.replace(jax_devices, mesh=mesh, memory=Memory(everywhere))
+    monkeypatch.setattr("tpu_training.job.run.connect_jax", lambda *_: cluster)
+    calls = list[int]()
+    run = runtime._Program.__call__
+
+    def counted(program: Any, batches: Any, sums: Any) -> Any:
+        calls.append(len(batches))
+        return run(program, batches, sums)
+
+    monkeypatch.setattr(runtime._Program, "__call__", counted)
+    monkeypatch.setattr(runtime, "_MOST_STEPS", 3)
+    # However slow this machine is, no loop is shorter.
+    for name in ("LOOP_SECONDS", "_LONG_FIRST_SECONDS"):
+        monkeypatch.setattr(f"tpu_training.loop.train.{name}", 1e6)
+    results = []
+    # Loops of four steps end with a call of one; an evaluation begins with single batches.
+    for share, expected in ((4, [1] * 14), (1, [3, 1] * 3 + [1, 1])):
+        monkeypatch.setattr(runtime, "_SHARE", share)
+        results.append(train(backend="jax", model_dir=f"{tmp_path}/{share}"))
+        assert calls == expected
+        calls.clear()
+    single, several = results
+    assert several.history == single.history
+    assert several.metrics["test_loss"] == single.metrics["test_loss"]
+    for mine, other in zip(weights(several).values(), weights(single).values(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_short_loops_and_large_batches_are_called_step_by_step() -> None:
+    from tpu_training.compile.runtime import calls, most_steps
+
+    assert [most_steps(size) for size in (1 << 10, 1 << 20, 1 << 30)] == [32, 8, 1]
+    # The host reads the next batch while a step runs.
+    assert list(calls(10, 32)) == [1] * 10
+    assert list(calls(100, 8)) == [8] * 12 + [4]
 
 
 class Stop(Callback):
@@ -332,6 +385,30 @@ def test_a_missing_jax_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(InputError, match=r"--backend=jax.*tpu-stack-training\[jax\]"):
         connect_jax.__wrapped__(0)
+
+
+@pytest.mark.parametrize("version", ["0.5.3", "0.12.0"])
+def test_a_jax_that_the_step_was_not_tried_with_is_refused_with_those_that_it_was(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    import jax
+
+    from tpu_training.cluster.jax_devices import connect_jax
+
+    monkeypatch.setattr(jax, "__version__", version)
+    monkeypatch.setattr(jax, "__version_info__", tuple(map(int, version.split("."))))
+    with pytest.raises(InputError, match=f"JAX is {version}.*install 'jax>=0.6.2,<0.12'"):
+        connect_jax.__wrapped__(0)
+
+
+def test_the_package_asks_for_the_releases_of_jax_that_the_trainer_takes() -> None:
+    from tpu_training.cluster import jax_devices
+
+    text = Path("training/pyproject.toml").read_text()
+    first, too_new = (
+        ".".join(map(str, each)) for each in (jax_devices._FIRST, jax_devices._TOO_NEW)
+    )
+    assert f'jax = ["jax>={first},<{too_new}"]' in text
 
 
 def test_a_later_job_of_a_process_does_not_wait_for_the_other_hosts_again(

@@ -391,6 +391,19 @@ def test_problems_of_several_arguments_are_reported_at_once(tmp_path: Path) -> N
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.py", "nowhere.parquet"])
+def test_missing_places_are_reported_with_the_problems_of_other_arguments(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError) as caught:
+        tpu_training.fit(
+            "mnist_cnn", data=f"{tmp_path}/{name}", model_dir=f"{tmp_path}/file/m", epochs="many"
+        )
+    for words in ("--epochs=many", f"--data={tmp_path}/{name}: ", f"{tmp_path}/file is a file"):
+        assert words in str(caught.value)
+
+
 def test_a_notebook_model_of_wrong_shapes_is_reported_with_its_line(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.data.pipeline import training_rows
 from tpu_training.data.preprocessing import parse_examples
-from tpu_training.errors import DataError, InputError
+from tpu_training.errors import DataError, InputError, translate
 from tpu_training.models.params import Params
 from tpu_training.models.spec import DTYPES
 
@@ -212,6 +212,29 @@ def test_a_weight_in_a_file_that_is_no_number_from_0_is_refused(
     )
     folder = write(tmp_path / "out", NUMBERS.astype(np.float32), CLASSES, WEIGHTS)
     with pytest.raises(DataError, match="a weight is out of range in the dataset data"):
+        inspect(folder)
+
+
+@pytest.mark.parametrize("part", ["features", "targets"])
+def test_nan_in_a_file_of_another_program_is_found_as_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    import tensorflow as tf
+
+    array = np.full(NUMBERS.shape[1:], np.nan, np.float32)
+    nan = {"features": array.tobytes(), "targets": [math.nan]}
+    monkeypatch.setattr(
+        "tpu_training.data.conversion._serialise",
+        lambda fields: _serialise(fields | {part: nan[part]}),
+    )
+    folder = write(tmp_path / "out", NUMBERS.astype(np.float32), np.arange(COUNT) / 2)
+    rows = training_rows(open_data(folder), Params(global_batch_size=4), 0, 1, 0)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        next(iter(rows))
+    told = translate(caught.value)
+    assert f"NaN or infinity in {part}" in str(told)
+    assert "replace these values" in str(told)
+    with pytest.raises(DataError, match=f"NaN or infinity in {part}"):
         inspect(folder)
 
 

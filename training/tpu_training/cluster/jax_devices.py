@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # The axis of the mesh: a replica each.
 AXIS = "replica"
+# The releases of training/pyproject.toml: any may change what a step uses (compile/runtime.py).
+_FIRST, _TOO_NEW = (0, 6, 2), (0, 12)
 
 
 class Memory:
@@ -182,8 +184,11 @@ def connect_jax(local_devices: int, seconds: float = 0.0) -> JaxCluster:
             f"--backend=jax: JAX can't be loaded ({error}); install tpu-stack-training[jax], "
             "and on a TPU jax[tpu]"
         ) from error
-    if not hasattr(jax, "shard_map"):
-        raise InputError(f"--backend=jax: JAX is {jax.__version__}; install 0.6.2 or later")
+    if not _FIRST <= jax.__version_info__ < _TOO_NEW:
+        raise InputError(
+            f"--backend=jax: JAX is {jax.__version__}, which is not supported; install "
+            f"'jax>={'.'.join(map(str, _FIRST))},<{'.'.join(map(str, _TOO_NEW))}'"
+        )
     # Steps and counts are int64.
     jax.config.update("jax_enable_x64", True)
     if local_devices:

@@ -1,6 +1,8 @@
 """Run a job's steps on JAX's devices: the same steps, as TensorFlow lowers them to HLO.
 
-JAX compiles one program for all devices. It takes variables and a batch, and returns the variables.
+JAX compiles one program for all devices: a loop of steps, which takes variables and a batch for
+each step, and returns the variables. It runs any number of steps, so the results don't depend on
+how many a call has.
 The loops have the forms of those in loop/train.py and loop/evaluation.py.
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -27,8 +29,11 @@ from tpu_training.loop.step import Replica, create_replica_step, create_step_sum
 from tpu_training.models.keras import KerasModule
 from tpu_training.models.params import Params
 
-# How many steps the host may be ahead of the devices: each holds a batch.
+# How many calls the host may be ahead of the devices: each holds its batches.
 _AHEAD = 2
+# A call has at most so many steps, so many bytes of batches, and this part of a loop's steps: long
+# steps are called one by one, while the host reads the next batch.
+_MOST_STEPS, _MOST_BYTES, _SHARE = 32, 8 << 20, 8
 
 
 class TrainLoop:
@@ -83,11 +88,11 @@ class TrainLoop:
     def _steps(self, count: int) -> tf.Tensor:
         waited, sums = 0.0, self._program.zeros()
         running: deque[Any] = deque()
-        for _ in range(count):
+        for steps in calls(count, self._program.most):
             begun = time.monotonic()
-            batch = next(self._batches)
+            batches = [next(self._batches) for _ in range(steps)]
             waited += time.monotonic() - begun
-            sums, _, mark = self._program(batch, sums)
+            sums, _, mark = self._program(batches, sums)
             _follow(running, mark)
         self._step += count
         # Captured in their order: the numbers, then the counts.
@@ -117,17 +122,33 @@ def create_evaluation_loop(
     def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         results: list[Any] = []
         running: deque[Any] = deque()
-        for _ in range(int(count)):
-            _, result, mark = program(next(batches), [])
+        for steps in calls(int(count), program.most):
+            _, result, mark = program([next(batches) for _ in range(steps)], [])
             results.append(result)
             _follow(running, mark)
+        # (replicas, steps, …); behind the last step of a call is 0.
         numbers, counts = (
-            _of_all(cluster, np.sum([_rows(each) for each in parts], axis=(0, 1)))
+            _of_all(cluster, np.concatenate([_rows(each) for each in parts], 1).sum(axis=(0, 1)))
             for parts in zip(*results, strict=True)
         )
         return tf.constant(numbers), tf.constant(counts)
 
     return loop, pipeline.evaluation_steps(data, params, split)
+
+
+def most_steps(size: int) -> int:
+    """Return how many steps a call may have, whose batches have `size` bytes each.
+
+    It doesn't depend on the number of hosts: with another one, XLA may round otherwise.
+    """
+    return min(_MOST_STEPS, max(1, _MOST_BYTES // max(size, 1)))
+
+
+def calls(count: int, most: int) -> Iterator[int]:
+    """Yield how many steps each call has, at most `most`, of `count` steps together."""
+    most = min(most, max(1, count // _SHARE))
+    for begin in range(0, count, most):
+        yield min(most, count - begin)
 
 
 def _refuse_synchronized(model: tf.Module) -> None:
@@ -177,10 +198,11 @@ def _follow(running: deque[Any], mark: Any) -> None:
 
 
 class _Program:
-    """A replica's step as a program of JAX's devices.
+    """A loop of a replica's steps as a program of JAX's devices.
 
     Attributes:
         graph: The trace of the step.
+        most: How many steps a call may have.
     """
 
     def __init__(
@@ -241,6 +263,8 @@ class _Program:
             (tuple(each.shape), each.dtype.as_numpy_dtype) for each in (*concrete.outputs, *written)
         )
         self._results = len(concrete.outputs)
+        size = sum(each.shape.num_elements() * each.dtype.size for each in specs[1:])
+        self.most = most_steps(size * cluster.replicas)
         self._run = self._compiled(module.SerializeToString(), shapes, specs[1:])
 
     def zeros(self) -> list[Any]:
@@ -254,49 +278,50 @@ class _Program:
             for each in (self._variables[at] for at in self._sums)
         ]
 
-    def __call__(self, batch: Any, sums: list[Any]) -> tuple[list[Any], list[Any], Any]:
-        """Start a step; return the sums, the step's results, and an array that is made with them.
+    def __call__(self, batches: Sequence[Any], sums: list[Any]) -> tuple[list[Any], list[Any], Any]:
+        """Start a step for each batch; return sums, results, and an array that is made with them.
 
-        Sums and results have a row for each replica.
+        Sums and results have a row for each replica; in it a result has one for each step.
         """
+        rows = self._cluster.sharding(None, AXIS)
         arrays = [
-            put(each.numpy(), self._cluster.sharding(AXIS)) for each in tf.nest.flatten(batch)
+            put(self._stack(parts), rows)
+            for parts in zip(*map(tf.nest.flatten, batches), strict=True)
         ]
+        count = put(np.int32(len(batches)), self._cluster.sharding())
         memory, changed = self._cluster.memory, [self._variables[at] for at in self._changed]
         kept = memory.of([self._variables[at] for at in self._kept])
         new, sums, results, mark = self._run(
-            memory.of(changed), sums, kept, arrays, self._constants
+            memory.of(changed), sums, kept, count, arrays, self._constants
         )
         memory.changed(changed, new)
         return sums, results, mark
+
+    def _stack(self, parts: Sequence[tf.Tensor]) -> npt.NDArray[Any]:
+        """Return the same part of each batch, and zeros for the steps that a call lacks."""
+        first = parts[0].numpy()
+        if self.most == 1:
+            stacked: npt.NDArray[Any] = first[np.newaxis]
+            return stacked
+        # Each call has its own: JAX may not copy it.
+        stacked = np.zeros((self.most, *first.shape), first.dtype)
+        for row, part in zip(stacked, parts, strict=False):
+            row[...] = part.numpy()
+        return stacked
 
     def _compiled(self, hlo: bytes, shapes: tuple[Any, ...], batch: Sequence[tf.TensorSpec]) -> Any:
         """Return the program of `hlo`, whose results and new variables have these `shapes`."""
         import jax
         from jax.sharding import PartitionSpec
 
-        code, step = _stablehlo(hlo), _primitive()
-
-        def replica(changed: Any, sums: Any, kept: Any, batch: Any, constants: Any) -> Any:
-            number = jax.lax.axis_index(AXIS).astype(np.int32)
-            values = dict(zip(self._changed, changed, strict=True))
-            values |= dict(zip(self._kept, kept, strict=True))
-            values |= {at: each[0] for at, each in zip(self._sums, sums, strict=True)}
-            values |= constants
-            captured = [values[at] for at in sorted(values)]
-            made = step.bind(number, *batch, *captured, code=code, shapes=shapes)
-            return (
-                [made[self._outputs[at]] for at in self._changed],
-                [made[self._outputs[at]][None] for at in self._sums],
-                [each[None] for each in made[: self._results]],
-                number[None],
-            )
-
         all_alike, each_its_own = PartitionSpec(), PartitionSpec(AXIS)
         mapped = jax.shard_map(
-            replica,
+            self._loop(_stablehlo(hlo), shapes),
             mesh=self._cluster.mesh,
-            in_specs=(all_alike, each_its_own, all_alike, each_its_own, all_alike),
+            in_specs=(
+                *(all_alike, each_its_own, all_alike, all_alike),
+                *(PartitionSpec(None, AXIS), all_alike),
+            ),
             out_specs=(all_alike, each_its_own, each_its_own, each_its_own),
             check_vma=False,
         )
@@ -316,12 +341,60 @@ class _Program:
             like(of(self._changed), everywhere),
             like([((replicas, *shape), dtype) for shape, dtype in of(self._sums)], rows),
             like(of(self._kept), everywhere),
-            like([((replicas * s.shape[0], *s.shape[1:]), s.dtype) for s in batch], rows),
+            like([((), tf.int32)], everywhere)[0],
+            like(
+                [((self.most, replicas * s.shape[0], *s.shape[1:]), s.dtype) for s in batch],
+                self._cluster.sharding(None, AXIS),
+            ),
             self._constants,
         )
         # Now, so that a step that is too large for the devices' memory fails before the first one.
         made = (everywhere, rows, rows, rows)
         return jax.jit(mapped, out_shardings=made, donate_argnums=(0, 1)).lower(*given).compile()
+
+    def _loop(self, code: bytes, shapes: tuple[Any, ...]) -> Callable[..., Any]:
+        """Return a replica's loop of steps, each of which is the program `code`."""
+        import jax
+
+        step = _primitive()
+
+        def replica(
+            changed: Any, sums: Any, kept: Any, count: Any, batches: Any, constants: Any
+        ) -> Any:
+            number = jax.lax.axis_index(AXIS).astype(np.int32)
+            same = dict(zip(self._kept, kept, strict=True)) | constants
+
+            def next_step(at: Any, before: Any) -> Any:
+                changed, sums, results = before
+                # As if each were an argument: no operation of the step is merged with its choice.
+                batch = jax.lax.optimization_barrier([each[at] for each in batches])
+                values = same | dict(zip(self._changed, changed, strict=True))
+                values |= dict(zip(self._sums, sums, strict=True))
+                captured = [values[at] for at in sorted(values)]
+                made = step.bind(number, *batch, *captured, code=code, shapes=shapes)
+                return (
+                    [made[self._outputs[at]] for at in self._changed],
+                    [made[self._outputs[at]] for at in self._sums],
+                    [
+                        of_all.at[at].set(each)
+                        for of_all, each in zip(results, made[: self._results], strict=True)
+                    ],
+                )
+
+            results = [
+                jax.numpy.zeros((self.most, *shape), dtype)
+                for shape, dtype in shapes[: self._results]
+            ]
+            start = changed, [each[0] for each in sums], results
+            changed, sums, results = jax.lax.fori_loop(0, count, next_step, start)
+            return (
+                changed,
+                [each[None] for each in sums],
+                [each[None] for each in results],
+                number[None],
+            )
+
+        return replica
 
 
 @functools.cache

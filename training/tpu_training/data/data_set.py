@@ -309,6 +309,8 @@ def _given(value: Any, path: str) -> _Rows:
         return _of_arrays(value, path)
     if hasattr(value, "__getitem__") and hasattr(value, "num_batches"):
         return _of_dataset(_batches(value, path), path)
+    if isinstance(value, tuple) and len(value) == 3:
+        raise DataError(f"{path} {functions.NO_TARGETS}")
     size = f" of {len(value)}" if isinstance(value, tuple) else ""
     raise DataError(
         f"{path} is a {type(value).__name__}{size}; expected a tuple of features and targets, with "
@@ -399,6 +401,9 @@ def _of_dataset(given: tf.data.Dataset, path: str) -> _Rows:
     seen is skipped. So each shuffle() draws from the epoch's seed, whatever seed it had. One with
     reshuffle_each_iteration=False keeps its own: take() and skip() may split what it yields.
     """
+    parts = given.element_spec
+    if isinstance(parts, tuple) and tf.type_spec_from_value(None) in parts[1:2]:
+        raise DataError(f"{path} {functions.NO_TARGETS}")
     try:
         # A Dataset can't be sent from the machine that it was made on.
         with tf.device(given._variant_tensor.device):

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tpu_training.data import manifest, shards, source
+from tpu_training.data.preprocessing import only_finite
 from tpu_training.errors import DataError, InputError, describe, user_line
 from tpu_training.models import spec as specs
 from tpu_training.models.registry import load_file
@@ -39,6 +40,10 @@ _FEATURES = (
 _TARGETS = (
     "a whole number for a class, 0 and 1 (labels,), floating-point numbers, or a class for each "
     "token or pixel"
+)
+NO_TARGETS = (
+    "has None as targets; leave them out, or next to weights give each example the target 0.0, "
+    "which a step of your own may ignore"
 )
 _BATCH = 1024
 # Features, targets and weight.
@@ -244,17 +249,7 @@ def _leaves(features: Any, spec: specs.DataSpec) -> Any:
 
 def _leaf(value: tf.Tensor, spec: tf.TensorSpec, path: str) -> tf.Tensor:
     """Return one of the features in its form; its `path` is for messages."""
-    value = tf.ensure_shape(tf.cast(value, spec.dtype), spec.shape)
-    with tf.control_dependencies([finite(value, path)]):
-        return tf.identity(value)
-
-
-def finite(value: tf.Tensor, path: str) -> Any:
-    """Return an operation that reads the value, and fails where a part of it is no number."""
-    if not value.dtype.is_floating:
-        return value
-    numbers = tf.reduce_all(tf.math.is_finite(tf.cast(value, tf.float32)))
-    return tf.debugging.Assert(numbers, [f"NaN or infinity in {path}"])
+    return only_finite(tf.ensure_shape(tf.cast(value, spec.dtype), spec.shape), path)
 
 
 # The look: one pass over the first epoch, or only over its first example where the function says
@@ -325,6 +320,8 @@ def _form(rows: tf.data.Dataset, place: str) -> tuple[str, specs.DataSpec, bool]
     if first is None:
         raise DataError(f"{place} is empty")
     parts = first if isinstance(first, tuple) else (first,)
+    if len(parts) > 1 and parts[1] is None:
+        raise DataError(f"{place} {NO_TARGETS}")
     if len(parts) > _WEIGHTED or not all(
         isinstance(part, tf.Tensor | Mapping) for part in parts[1:]
     ):

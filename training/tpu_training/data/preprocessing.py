@@ -22,7 +22,7 @@ def parse_examples(serialised: tf.Tensor, manifest: manifests.Manifest) -> tuple
     Features are unsigned byte images, int32 token ids, strings if the dataset stores encoded
     images, or the spec's arrays. Targets are the spec's, mostly int32 classes; with weights, a
     pair. Parsing one example at a time would be several times slower. At run time a class outside
-    the manifest's range raises InvalidArgumentError.
+    the manifest's range, and a number that is not finite, raise InvalidArgumentError.
     """
     spec = manifest.spec
     whole = tf.io.FixedLenFeature((), tf.string)
@@ -39,6 +39,8 @@ def parse_examples(serialised: tf.Tensor, manifest: manifests.Manifest) -> tuple
         values = tf.cast(ids, tf.int32)
     elif spec.inputs:
         values = _arrays(batch, name, spec.inputs)
+    elif manifest.encoding == manifests.ARRAY:
+        values = _numbers(batch[name], spec.shape, spec.dtype, name)
     else:
         values = _array(batch[name], spec.shape, spec.dtype)
     targets = _checked_targets(batch, manifest)
@@ -58,7 +60,25 @@ def _array(content: tf.Tensor, shape: Sequence[int], dtype: str) -> tf.Tensor:
 def _arrays(
     batch: dict[str, tf.Tensor], field: str, forms: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> dict[str, tf.Tensor]:
-    return {name: _array(batch[f"{field}/{name}"], shape, dtype) for name, shape, dtype in forms}
+    paths = {name: f"{field}/{name}" for name, *_ in forms}
+    return {
+        name: _numbers(batch[paths[name]], shape, dtype, paths[name])
+        for name, shape, dtype in forms
+    }
+
+
+def _numbers(content: tf.Tensor, shape: Sequence[int], dtype: str, path: str) -> tf.Tensor:
+    """Return arrays of which each number is finite; `path` is for messages."""
+    return only_finite(_array(content, shape, dtype), path)
+
+
+def only_finite(values: tf.Tensor, path: str) -> tf.Tensor:
+    """Return `values`; fail at run time where one of them is no number, with their `path`."""
+    if not values.dtype.is_floating:
+        return values
+    numbers = tf.reduce_all(tf.math.is_finite(tf.cast(values, tf.float32)))
+    with tf.control_dependencies([tf.debugging.Assert(numbers, [f"NaN or infinity in {path}"])]):
+        return tf.identity(values)
 
 
 def _weights(batch: dict[str, tf.Tensor], manifest: manifests.Manifest) -> tf.Tensor:
@@ -103,7 +123,7 @@ def _targets(batch: dict[str, tf.Tensor], spec: specs.DataSpec) -> Any:
     if spec.targets == specs.NOTHING:
         return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
     if spec.targets == specs.NUMBERS:
-        return batch[manifests.TARGETS_FIELD]
+        return only_finite(batch[manifests.TARGETS_FIELD], manifests.TARGETS_FIELD)
     if spec.targets == specs.MASK:
         bytes_of_masks = batch[manifests.TARGETS_FIELD]
         pixels = tf.cast(_array(bytes_of_masks, spec.target_shape, "uint8"), tf.int32)

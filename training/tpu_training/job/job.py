@@ -61,8 +61,8 @@ class Result:
     Attributes:
         summary: A line with the main figures.
         metrics: What stands in `metrics.json`: `test_loss`, `test_accuracy`, `steps` and so on.
-        history: A row for each loop of steps: `step`, `loss`, `learning_rate` and the task's
-            metrics. `pandas.DataFrame(result.history)` is a table of it.
+        history: A row for each loop of steps: `step`, `loss`, `learning_rate`, the task's metrics
+            and, if one followed, the validation's. `pandas.DataFrame(result.history)` is a table.
         model: The model whose figures are in `metrics`, with averaged weights under `ema_decay`;
             call it with (features, training=False).
         model_dir: Where checkpoints, events and the report are.
@@ -89,7 +89,7 @@ def check_local_files(job: Job) -> None:
     """
     problems = [
         *_data_problems(job),
-        *_directory_problems(job.model_dir),
+        *directory_problems(job.model_dir),
         *_weights_problems(job),
     ]
     if job.params.callback and not Path(job.params.callback).is_file():
@@ -104,21 +104,30 @@ def check_local_files(job: Job) -> None:
         raise errors.ParamsError(problems)
 
 
+def missing_data(data: str) -> Iterator[str]:
+    """Yield the problem of `data`, a place on this machine that holds none."""
+    if is_bucket(data):
+        return
+    if is_function(data):
+        # What it gives is only known with TensorFlow.
+        if not Path(data).is_file():
+            yield f"--data={data}: there is no such file"
+    elif not Path(data, FILE_NAME).is_file():
+        yield str(no_manifest(data))
+
+
 def _data_problems(job: Job) -> Iterator[str]:
     if is_bucket(job.data) or job.given is not None:
         return
-    if is_function(job.data):
-        # What it gives is only known with TensorFlow.
-        if not Path(job.data).is_file():
-            yield f"--data={job.data}: there is no such file"
+    missing = list(missing_data(job.data))
+    if missing or is_function(job.data):
+        yield from missing
         return
     # numpy, which --help needs not.
     from tpu_training.data.validation import with_fraction
 
     try:
         path = Path(job.data) / FILE_NAME
-        if not path.is_file():
-            raise no_manifest(job.data)
         manifest = parse_manifest(path.read_text("utf-8", "replace"), str(path))
         tasks.check_targets(job.model, manifest.input_spec(job.params.image_size))
         if job.trains:
@@ -130,7 +139,8 @@ def _data_problems(job: Job) -> Iterator[str]:
         yield str(error)
 
 
-def _directory_problems(model_dir: str) -> Iterator[str]:
+def directory_problems(model_dir: str) -> Iterator[str]:
+    """Yield the problem of `model_dir`, a place on this machine that can't be written to."""
     if is_bucket(model_dir):
         return
     path = Path(model_dir).absolute()

@@ -340,7 +340,7 @@ class Trainer:
         self._metrics.add_evaluation(evaluation)
         self._monitor.summaries.scalars(step, evaluation.scalars)
         self._monitor.model.evaluated(step, split)
-        for observer in self._observers:
+        for observer in (self._monitor.history, *self._observers):
             observer.after_evaluation(step, evaluation.scalars)
         return evaluation
 

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
 from tpu_core.ledger import Beginning
@@ -17,7 +17,13 @@ from tpu_training.cluster import endpoint, google, hosts, machine
 from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.manifest import BY_NAME, FILE_NAME
 from tpu_training.errors import NO_TENSORFLOW, InputError
-from tpu_training.job.job import Job, Result, check_local_files
+from tpu_training.job.job import (
+    Job,
+    Result,
+    check_local_files,
+    directory_problems,
+    missing_data,
+)
 from tpu_training.job.supervision import HangTimer
 from tpu_training.loop.callbacks import ShutdownRequest
 from tpu_training.models.params import JAX
@@ -95,6 +101,16 @@ def _refuse_one_host_data(job: Job, place: hosts.Place) -> None:
         f"{what}: is written to the model directory first, and this is {place}, which all would "
         f"do; {cure} into a bucket, and pass its gs:// URL"
     )
+
+
+def place_problems(data: str | None, model_dir: str) -> Iterator[str]:
+    """Yield what is wrong with the places of a job whose other arguments make none."""
+    yield from directory_problems(model_dir)
+    try:
+        if data is not None and not (data.startswith(BY_NAME) or _files(data)):
+            yield from missing_data(data)
+    except InputError as error:
+        yield str(error)
 
 
 def find_workers(

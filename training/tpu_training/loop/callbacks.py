@@ -110,7 +110,7 @@ def checked(given: object, place: str) -> Sequence[Callback]:
 
 
 class History(Callback):
-    """Keeps the course of a training: a row for each loop."""
+    """Keeps the course of a training: a row for each loop, with the validation at its end."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
@@ -119,6 +119,12 @@ class History(Callback):
         """Add a row."""
         rates = {"learning_rate": report.learning_rate}
         self.rows.append({"step": step, "loss": report.loss, **rates, **report.metrics})
+
+    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """Add a validation to the row of the loop before it."""
+        if self.rows and self.rows[-1]["step"] == step:
+            held = {name: value for name, value in figures.items() if name.startswith("validation")}
+            self.rows[-1] |= {name.replace("/", "_"): value for name, value in held.items()}
 
 
 @contextmanager
