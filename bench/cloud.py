@@ -54,7 +54,8 @@ def _against_fake(ours: Callable[[], float], folder: Path) -> Result:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = ["fake-gcs-server", "-scheme", "https", "-host", "127.0.0.1", "-port", str(port)]
-    with subprocess.Popen([*command, "-filesystem-root", str(folder / "fake")]) as process:
+    command += ["-filesystem-root", str(folder / "fake")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
         try:
             took = in_turn(ours, objects(connect(port)), _OBJECTS)
         finally:
