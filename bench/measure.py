@@ -47,13 +47,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Compared:
-    """What turns of two programs give.
-
-    Attributes:
-        ratio: the median of the first program's figure divided by the second's, pair by pair.
-        first: the median of the first program's figures.
-        second: the median of the second program's figures.
-    """
+    """Medians of both programs' figures, and of the first's divided by the second's, by pairs."""
 
     ratio: float
     first: float

@@ -52,13 +52,9 @@ TIMES, _CLOSE = 3, 0.03
 
 @dataclass(frozen=True)
 class Tried:
-    """A pair's test accuracies; means of some trainings, where they come close to the best.
+    """A pair's test accuracies, by learning rate and at the rate that the range test suggests.
 
-    Attributes:
-        name: the pair and its optimizer, as in the table.
-        grid: by learning rate.
-        suggestion: the rate that the range test suggests, if any.
-        accuracy: what trainings there reach.
+    They are means of some trainings, where they come close to the best.
     """
 
     name: str
@@ -237,15 +233,7 @@ Trainer = Callable[[], None]
 def print_rates(
     ours: Trainer, fit: Callable[[int], Trainer], numbers: Sequence[int], steps: int, rounds: int
 ) -> None:
-    """Find Keras' best number of steps per execution, then measure in turn; print JSON.
-
-    Args:
-        ours: this project's trainer.
-        fit: makes a trainer with so many steps per execution.
-        numbers: of steps per execution, to choose from.
-        steps: how many each call of `train` takes.
-        rounds: how many turns.
-    """
+    """Find Keras' best number of steps per execution, then measure `steps` in turn; print JSON."""
 
     def rate(trainer: Trainer) -> float:
         begun = time.perf_counter()

@@ -43,11 +43,7 @@ def measure_preview() -> list[Result]:
 def against_bare(name: str, environment: Path, goal: float) -> list[Result]:
     """Both previews in turn, after one of each to warm up; the ratio is that of each pair.
 
-    Args:
-        name: what the row is called.
-        environment: the virtual environment that runs this stack's program; the bare one runs in
-            the project's own.
-        goal: what the ratio may be at most.
+    `environment` runs this stack's program; the bare one runs in the project's own.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -105,7 +105,7 @@ def _ours(data: Path) -> float:
 
 
 def _smallest() -> float:
-    return _seconds_until("first step:", "bench.smallest")
+    return _seconds_until("first step:", "tests.smallest")
 
 
 def _seconds_until(line: str, module: str, *arguments: str) -> float:

@@ -242,9 +242,17 @@ def _last_port(home: Path) -> int:
         return 0
 
 
+class _RequestsLog(RotatingFileHandler):
+    """The base class formats each line twice, and looks twice whether its file is one."""
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        """Return whether the file is as long as it may be."""
+        return self.stream is not None and self.stream.tell() >= self.maxBytes
+
+
 def _log_to(home: Path) -> None:
     """Log requests to a file of their own, and problems to standard error, which `start` keeps."""
-    requests = RotatingFileHandler(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
+    requests = _RequestsLog(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
     requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("localcloud.requests")
     logger.addHandler(requests)

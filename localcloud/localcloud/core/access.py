@@ -110,7 +110,7 @@ def has(
     if principal is ANONYMOUS:
         members = {"allUsers"}
     for resource in resources:
-        for binding in policy(cloud, resource).get("bindings", []):
+        for binding in _bindings(cloud, resource):
             named = binding.get("members", [])
             if members.isdisjoint(named) and not _by_project_role(cloud, principal, named):
                 continue
@@ -119,6 +119,11 @@ def has(
             if _holds(binding, permission, about, resources[0]):
                 return True
     return False
+
+
+def _bindings(cloud: Cloud, resource: str) -> list[Record]:
+    bindings: list[Record] = (cloud.store.view(POLICY, resource) or {}).get("bindings", [])
+    return bindings
 
 
 def _holds(binding: Record, permission: str, about: Attributes, accessed: str) -> bool:
@@ -139,7 +144,7 @@ def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -
     for member in named:
         kind, _, project = member.partition(":")
         role = _PROJECT_ROLES.get(kind)
-        for binding in policy(cloud, f"projects/{project}").get("bindings", []) if role else ():
+        for binding in _bindings(cloud, f"projects/{project}") if role else ():
             if binding["role"] == role and principal.member in binding["members"]:
                 return True
     return False

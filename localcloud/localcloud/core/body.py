@@ -16,6 +16,7 @@ from localcloud.core.call import Call, Json, camel
 from localcloud.core.discovery import Document, document
 from localcloud.core.errors import ApiError
 
+_TEXT = {"type": "string"}
 _INTEGER_FORMATS = {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
 Translate = Callable[[str, list[str], Any], Any]
 NUMBERS = "enum-encoding=int"
@@ -62,11 +63,11 @@ def _check_object(
     properties: dict[str, Any] = spec.get("properties", {})
     rest = spec.get("additionalProperties")
     for name, child in value.items():
-        below = f"{path}.{name}" if path else name
-        if name in properties:
-            _check(document, properties[name], child, below, found)
-        elif rest is not None:
-            _check(document, rest, child, below, found)
+        below = properties.get(name, rest)
+        if below is not None:
+            # Most fields are texts, of which none is wrong.
+            if below != _TEXT or type(child) is not str:
+                _check(document, below, child, f"{path}.{name}" if path else name, found)
         else:
             at = f" at '{path}'" if path else ""
             found.append(

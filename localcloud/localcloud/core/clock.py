@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def rfc3339(timestamp: float) -> str:
     """Return `timestamp` (seconds since the epoch) as Google's APIs print it."""
     moment = datetime.fromtimestamp(timestamp, tz=timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 class Clock:

@@ -75,7 +75,7 @@ class Cloud:
 
     def setting(self, name: str) -> Record:
         """Return a switch for scarcity, refusal or grace; empty where it is not set."""
-        return self.store.get(SETTING, name) or {}
+        return self.store.view(SETTING, name) or {}
 
     def folder(self, *parts: str) -> Path:
         """Return a folder below the cloud's home, created when missing."""
@@ -247,6 +247,8 @@ class Faults:
 
     # Looked for and counted under one lock: of two calls at once only one may take the last hit.
     def _take(self, method: str, path: str, carried_out: bool) -> Fault | None:
+        if not self._store.keys(_FAULT):
+            return None
         with self._store.locked():
             for key, fault in self.items():
                 if fault.carried_out != carried_out:

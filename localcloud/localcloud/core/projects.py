@@ -123,5 +123,5 @@ def enable_services(
 
 def is_service_enabled(cloud: Cloud, project: str, service: str) -> bool:
     """Return whether calls to `service` are let through in `project`."""
-    record = cloud.store.get(ENABLED_SERVICE, service_key(project, service))
+    record = cloud.store.view(ENABLED_SERVICE, service_key(project, service))
     return record is not None and bool(record["effective"] <= cloud.clock.now())

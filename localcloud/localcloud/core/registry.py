@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from urllib.parse import unquote
 
 from localcloud.core import access, projects
@@ -170,6 +171,10 @@ class Api:
                 return Match(method, params, upload), route
         return (unhandled, None) if unhandled else None
 
+    def served(self) -> frozenset[str]:
+        """Return the hosts at which it answers."""
+        return self.hosts.union(*(entry[2] for entry in self._raw))
+
     def permissions(self) -> set[str]:
         """Return the permissions that its methods ask for."""
         routes = [*self._routes.values(), *(entry[-1] for entry in self._raw)]
@@ -220,7 +225,10 @@ class Dispatcher:
 
     def __init__(self, cloud: Cloud, apis: Sequence[Api]) -> None:
         self._cloud = cloud
-        self._apis = tuple(apis)
+        self._apis: dict[str, list[Api]] = {}
+        for api in apis:
+            for host in api.served():
+                self._apis.setdefault(host, []).append(api)
         self.problems = 0
         """Calls that the emulator did not know, refused as malformed or could not answer."""
 
@@ -247,7 +255,7 @@ class Dispatcher:
             message = f"the local cloud failed: {type(error).__name__}: {error}"
             response = Response.of_json(ApiError(500, message).body(api), 500)
         # Clients compare it with times in the answer, which are by the cloud's own clock too.
-        response.headers["Date"] = formatdate(self._cloud.clock.now(), usegmt=True)
+        response.headers["Date"] = _date(int(self._cloud.clock.now()))
         _log_request(response.status, name, request, started)
         return response
 
@@ -259,7 +267,7 @@ class Dispatcher:
                 f"nothing connects to a machine of the local cloud by {refused[1]}: it is a "
                 "process tree of this computer. `localcloud logs NAME` prints its serial port",
             )
-        for api in self._apis:
+        for api in self._apis.get(request.host, ()):
             found = api.match(request.verb, request.host, request.path)
             if found is None:
                 continue
@@ -381,6 +389,11 @@ class Dispatcher:
     def _report(self, text: str, *arguments: object) -> None:
         self.problems += 1
         log.error(text, *arguments)
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
 
 
 def _log_request(status: int | str, name: str, request: Request, started: float) -> None:

@@ -9,15 +9,15 @@ import json
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from localcloud.core.body import require_read
-from localcloud.core.call import Json
+from localcloud.core.call import Json, compact
 from localcloud.core.clock import Clock, rfc3339
 from localcloud.core.errors import ApiError
 
@@ -61,17 +61,21 @@ class Store:
         for kind, key, value in self._db.execute("SELECT kind, key, value FROM record"):
             self._records.setdefault(kind, {})[key] = value
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[object]:
         """Hold off every other reader and writer; reentrant."""
-        with self._lock:
-            yield
+        return self._lock
 
     def get(self, kind: str, key: str) -> Record | None:
         """Return a copy of the record, or None."""
         with self._lock:
             value = self._records.get(kind, {}).get(key)
         return json.loads(value) if value is not None else None
+
+    def view(self, kind: str, key: str) -> Record | None:
+        """Return what `get` does, to be read alone: the same object each time, until it changes."""
+        with self._lock:
+            value = self._records.get(kind, {}).get(key)
+        return _parsed(value) if value is not None else None
 
     def load(self, kind: str, key: str, missing: Exception) -> Record:
         """Return a copy of the record; raise `missing` when there is none."""
@@ -89,7 +93,7 @@ class Store:
 
     def put(self, kind: str, key: str, record: Record) -> None:
         """Create or replace the record, once the handler has read all that its caller sent."""
-        value = json.dumps(record, separators=(",", ":"))
+        value = compact(record)
         require_read()
         with self._lock:
             self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, key, value))
@@ -137,6 +141,12 @@ class Store:
         """Close the database."""
         with self._lock:
             self._db.close()
+
+
+@lru_cache(maxsize=512)
+def _parsed(value: str) -> Record:
+    record: Record = json.loads(value)
+    return record
 
 
 def effect(name: str) -> Callable[[Effect], Effect]:

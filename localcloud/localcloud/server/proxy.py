@@ -8,11 +8,12 @@ import http.client
 import io
 import logging
 import os
+import re
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import cast
@@ -33,6 +34,10 @@ _MAPPED = f"{int.from_bytes(bytes([0, 0, 255, 255]), sys.byteorder):08X}"
 _UID, _INODE = 7, 9
 _NO_INODE = "0"
 _ROOT = 0
+_SERVER = "localcloud"
+_MOST_HEADERS = 100
+_LONGEST_LINE = 1 << 16
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONNECT_SECONDS = 20.0
 _IDLE_SECONDS = 600.0
 # Headers that are for one connection only (RFC 9110, section 7.6.1).
@@ -115,12 +120,34 @@ class Connection(BaseHTTPRequestHandler):
     # Seconds without a byte after which a connection is given up; its thread ends then.
     timeout = 600
     tunnel_host = ""
+    raw_requestline: bytes
 
     def __getattr__(self, name: str) -> Callable[[], None]:
         # BaseHTTPRequestHandler looks for do_GET, do_POST, …; all verbs are served alike.
         if name.startswith("do_"):
             return self._serve
         raise AttributeError(name)
+
+    def parse_request(self) -> bool:
+        """Read a request's head; False when it was refused.
+
+        The base class parses headers as a mail's, which takes longer than answering most calls.
+        """
+        self.command, self.request_version, self.close_connection = "", self.protocol_version, True
+        self.requestline = self.raw_requestline.decode("latin-1").strip()
+        words = self.requestline.split()
+        if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+            self.send_error(400, f"Bad request line: {self.requestline!r}")
+            return False
+        self.command, self.path, self.request_version = words
+        try:
+            self.head = Headers.read(self.rfile)
+        except ValueError as error:
+            self.send_error(400, str(error))
+            return False
+        asked, old = self.head.get("Connection", "").lower(), self.request_version == "HTTP/1.0"
+        self.close_connection = asked != "keep-alive" if old else asked == "close"
+        return True
 
     def do_CONNECT(self) -> None:
         """Open a tunnel: into the emulator for Google's hosts, through to all others."""
@@ -190,10 +217,10 @@ class Connection(BaseHTTPRequestHandler):
             self.send_error(400, str(error))
             return
         query = parse_qs(target.query, keep_blank_values=True)
-        headers = cast("Mapping[str, str]", self.headers)
         path = target.path or "/"
-        request = Request(self.command, host, path, query, headers, stream, length)
-        if self.headers.get("Expect", "").lower() == "100-continue":
+        request = Request(self.command, host, path, query, self.head, stream, length)
+        if self.head.get("Expect", "").lower() == "100-continue":
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.wfile.flush()
         response = self._answer(request, target)
         # Read what the handler left, or it would be taken for the next request.
@@ -214,9 +241,9 @@ class Connection(BaseHTTPRequestHandler):
         # TensorFlow sends "Transfer-Encoding: identity" with a Content-Length; only "chunked"
         # changes how a body is read (RFC 9112, section 6.1).
         self._acknowledge()
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+        if "chunked" in self.head.get("Transfer-Encoding", "").lower():
             return ChunkedBody(self.rfile), -1
-        announced = self.headers.get("Content-Length", "0").strip()
+        announced = self.head.get("Content-Length", "0")
         if not announced.isdecimal():
             raise ValueError(f"Content-Length {announced!r} is not a number of bytes")
         length = int(announced)
@@ -232,16 +259,17 @@ class Connection(BaseHTTPRequestHandler):
     def _write(self, response: Response) -> None:
         body = response.body
         length = len(body) if isinstance(body, bytes) else response.length
-        self.log_request(response.status)
-        self.send_response_only(response.status)
-        # A response's own headers outweigh these: its `Date` is by the cloud's clock.
-        usual = {"Server": self.version_string(), "Date": self.date_time_string()}
-        for name, value in (usual | response.headers).items():
-            self.send_header(name, value)
+        phrase = self.responses.get(response.status, ("",))[0]
+        headers = {"Server": _SERVER, **response.headers}
+        # The `Date` of an API's answer is by the cloud's clock.
+        if "Date" not in headers:
+            headers["Date"] = self.date_time_string()
         # A 204 must not have a length (RFC 9110, section 8.6).
-        if response.status != 204 and "Content-Length" not in response.headers:
-            self.send_header("Content-Length", str(length or 0))
-        self.end_headers()
+        if response.status != 204:
+            headers.setdefault("Content-Length", str(length or 0))
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        head = f"HTTP/1.1 {response.status} {phrase}\r\n{''.join(lines)}\r\n"
+        self.wfile.write(head.encode("latin-1"))
         if self.command != "HEAD":
             for chunk in [body] if isinstance(body, bytes) else body:
                 self.wfile.write(chunk)
@@ -262,6 +290,33 @@ class Connection(BaseHTTPRequestHandler):
         self.send_response(200, "Connection established")
         self.end_headers()
         self.wfile.flush()
+
+
+class Headers(dict[str, str]):
+    """A request's headers, by their names in lower case; `get` and `[]` take any case."""
+
+    @classmethod
+    def read(cls, stream: io.BufferedIOBase) -> "Headers":
+        """Return the headers that begin here; ValueError when they are malformed or too many."""
+        found = cls()
+        for _ in range(_MOST_HEADERS):
+            line = stream.readline(_LONGEST_LINE).decode("latin-1")
+            if line in ("\r\n", "\n", ""):
+                return found
+            name, colon, value = line.partition(":")
+            # Blanks in a name, or before it, make other servers see other headers (RFC 9112, 5.1).
+            if not colon or not line.endswith("\n") or not _NAME.fullmatch(name):
+                raise ValueError(f"Bad header: {line.strip()[:80]!r}")
+            name, value = name.lower(), value.strip()
+            found[name] = f"{found[name]}, {value}" if name in found else value
+        raise ValueError(f"Too many headers: a request may have {_MOST_HEADERS}")
+
+    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
+        """Return a header's value; of several that have this name, all."""
+        return super().get(name.lower(), default)
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
 
 
 class LimitedBody:

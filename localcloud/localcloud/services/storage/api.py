@@ -7,7 +7,7 @@ import io
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from email.message import Message
 from email.parser import BytesParser
 from http import HTTPStatus
@@ -127,7 +127,8 @@ class Conditions:
 
     def check_read(self, subject: Subject) -> bool:
         """Like `check`, but a `NotMatch` that fails makes the answer True: 304, not modified."""
-        same, other, meta_same, meta_other = astuple(self)
+        same, other = self.generation_match, self.generation_not_match
+        meta_same, meta_other = self.metageneration_match, self.metageneration_not_match
         generation = subject.generation if subject else 0
         metageneration = subject.metageneration if subject else None
         if same not in (None, generation) or meta_same not in (None, metageneration):

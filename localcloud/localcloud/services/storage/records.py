@@ -8,7 +8,7 @@ seconds since the epoch; generations are microseconds since then, as Google's ar
 
 import base64
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from localcloud.core import ApiError, Cloud, Json, invalid, rfc3339
@@ -122,7 +122,7 @@ def require_bucket(cloud: Cloud, name: str) -> Bucket:
 
 def put_bucket(cloud: Cloud, bucket: Bucket) -> None:
     """Create or replace a bucket."""
-    cloud.store.put(BUCKET, bucket.name, asdict(bucket))
+    cloud.store.put(BUCKET, bucket.name, vars(bucket))
 
 
 def all_buckets(cloud: Cloud) -> list[Bucket]:

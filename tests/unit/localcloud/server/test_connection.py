@@ -119,6 +119,38 @@ def test_a_content_length_that_is_not_a_number_is_refused(connect: Connect, leng
     assert connection.recv(1) == b""
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /",
+        "GET / HTTP/2.0",
+        "GET / HTTP/1.1\r\nNo colon",
+        "GET / HTTP/1.1\r\nHost : blank before the colon",
+        "GET / HTTP/1.1\r\nFolded: a\r\n b: a line that goes on",
+        "GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2",
+        f"GET / HTTP/1.1\r\nLong: {'x' * (1 << 16)}",
+        "GET / HTTP/1.1" + "\r\nMany: x" * 101,
+    ],
+)
+def test_a_malformed_head_is_refused_and_its_connection_closed(connect: Connect, head: str) -> None:
+    connection = connect(STORAGE)
+    connection.sendall(f"{head}\r\n\r\n".encode())
+    assert answers(connection)[0][0] == 400
+
+
+def test_names_of_headers_have_any_case(connect: Connect) -> None:
+    connection = connect(STORAGE)
+    connection.sendall(b"PUT /read HTTP/1.1\r\nhost: h\r\nCONTENT-length:  4 \r\n\r\nabcd")
+    assert answers(connection)[0][1]["size"] == 4
+
+
+def test_an_old_client_is_kept_connected_only_if_it_asks(connect: Connect) -> None:
+    connection = connect(STORAGE)
+    connection.sendall(b"GET /1 HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /2 HTTP/1.0\r\n\r\n")
+    assert [told["path"] for _, told in answers(connection, 2)] == ["/1", "/2"]
+    assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize("target", ["nonsense:port", "host:99999999", "[::1:443"])
 def test_a_malformed_tunnel_is_refused(connect: Connect, target: str) -> None:
     connection = connect()

@@ -1,6 +1,6 @@
 """The smallest TensorFlow script that does one training step of the trainer's model.
 
-Usage: python -m bench.smallest
+Usage: python -m tests.smallest
 """
 
 import tensorflow as tf
