@@ -19,7 +19,7 @@ from .conftest import output
 from .installed import Installed, constraints
 
 COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
-# What only a checkout needs: what was made there, and the way from infra/ to the environment.
+# What was made in a checkout.
 LEFT_OUT = {"__pycache__", "build"}
 # The environment of the whole project, when it was measured first.
 WHOLE_MEGABYTES = 2500

@@ -415,7 +415,7 @@ class Supervisor:
         return Outcome("exited", code, (CAUSES if self._spec.image else known).get(code, ""))
 
     def _pull(self) -> None:
-        project, container = self._content["variables"]["TPU_PROJECT"], self._attempt.container
+        project, container = self._content["project"], self._attempt.container
         container.pull(self._spec.image, project, self._call, self._who.token)
         say(f"container image {container.image}")
 

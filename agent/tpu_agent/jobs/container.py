@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -32,7 +33,9 @@ CAUSES = {
 _REGISTRY = re.compile(r"[a-z0-9-]+-docker\.pkg\.dev")
 _READER = "roles/artifactregistry.reader"
 _TAG = re.compile(r":[^:/]*$")
-_GONE = ("No such container", "is already in progress")
+_GONE = "No such container"
+# Before a pull is tried again: Docker itself repeats only layers, and no attempt follows.
+_PAUSES = (2.0, 8.0)
 # What the runner's lease can do without.
 _PATIENCE = 20.0
 
@@ -81,7 +84,10 @@ class Container:
         is_own = _REGISTRY.fullmatch(host) and path.startswith(f"{project.replace(':', '/')}/")
         try:
             config = self._log_in(host, token()) if is_own else {}
-            code = call(["docker", "pull", "--quiet", image], config)
+            for pause in (*_PAUSES, 0.0):
+                if (code := call(["docker", "pull", "--quiet", image], config)) == 0:
+                    break
+                time.sleep(pause)
         finally:
             shutil.rmtree(self._login, ignore_errors=True)
         if code != 0:
@@ -122,8 +128,7 @@ class Container:
             done = _docker("rm", "--force", self._name)
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-        is_gone = done.returncode == 0 or any(text in done.stderr for text in _GONE)
-        return "" if is_gone else done.stderr.strip()
+        return "" if done.returncode == 0 or _GONE in done.stderr else done.stderr.strip()
 
     def _log_in(self, host: str, token: str) -> dict[str, str]:
         """Return the variables with which Docker is logged in to a registry."""

@@ -285,6 +285,7 @@ def content_of(job: Job, bucket: str, tpu: Tpu) -> dict[str, Any]:
         "spec": vars(job.spec),
         "created": tpu.created,
         "is_here": tpu.is_here,
+        "project": tpu.project,
         "variables": variables(job.name, number, bucket, job.spec, tpu),
     }
 

@@ -300,7 +300,8 @@ class Follower:
             if self._taken or now is None or not _goes_on(now, job):
                 attempt.end("stopped")
             self._world.sleep(_LOOK)
-        attempt.kill()
+        while not attempt.kill() and not self._taken:
+            self._world.sleep(_LOOK)
         self._tell(attempt, reported)
         self._report(job, attempt, outcome)
         attempt.remove()

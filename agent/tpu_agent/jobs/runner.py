@@ -211,7 +211,8 @@ class Runner:
         """Bring everything to the bucket, then say that the attempt is over."""
         if not current.attempt.kill():
             # It has the TPU. The lease is kept, so that no other job fails for that.
-            self._say_once(f"{current.job.name} has a process that can't be killed: restart the VM")
+            what = "a process or container that can't be killed: restart the VM"
+            self._say_once(f"{current.job.name} has {what}")
             return
         if outcome.why == "exited" and outcome.code:
             why = self._tpus.why_lost(current.created)

@@ -53,6 +53,10 @@ def pull(arguments: list[str]) -> int:
     if "docker.pkg.dev" in host and not (config.exists() and host in config.read_text()):
         print("denied: Unauthenticated request", file=sys.stderr)
         return 1
+    if (HERE / "busy").exists():
+        (HERE / "busy").unlink()
+        print("received unexpected HTTP status: 503", file=sys.stderr)
+        return 1
     return int("no-such" in arguments[-1])
 
 
@@ -88,6 +92,9 @@ def run(arguments: list[str]) -> int:
 def rm(arguments: list[str]) -> int:
     """End a container, whoever started it."""
     path = HERE / f"{arguments[-1]}.pid"
+    if (HERE / "removing").exists():
+        print("removal of container 1 is already in progress", file=sys.stderr)
+        return 1
     if not path.exists():
         print(f"Error: No such container: {arguments[-1]}", file=sys.stderr)
         return 1

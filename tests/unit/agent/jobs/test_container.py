@@ -49,10 +49,12 @@ class Machine:
         self.attempt = Attempt(folder / "one-1")
         self.docker.mkdir()
 
-    def prepare(self, command: str, image: str = IMAGE, **more: Any) -> Attempt:
+    def prepare(
+        self, command: str, image: str = IMAGE, *, is_here: bool = True, **more: Any
+    ) -> Attempt:
         job = Job("one", "id", Spec(command, image=image, **more), 1.0)
         content = content_of(job.started("m", "m", "t", 1.0), "b", TPU)
-        self.attempt.prepare({**content, "is_here": True})
+        self.attempt.prepare({**content, "is_here": is_here})
         # As `Attempt.start` does for the supervisor.
         self._patch.setenv(MARK, self.attempt.content()["mark"])
         return self.attempt
@@ -85,6 +87,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("FAKE_DOCKER", str(made.docker))
+    monkeypatch.setattr("tpu_agent.jobs.container._PAUSES", (0.0, 0.0))
     return made
 
 
@@ -113,14 +116,15 @@ def test_the_record_tells_which_image_ran_by_its_digest() -> None:
 
 
 def test_a_container_on_a_machine_without_chips_is_not_privileged(machine: Machine) -> None:
-    machine.attempt.prepare({**machine.prepare("true").content(), "is_here": False})
-    assert "--privileged" not in machine.attempt.container.command(["a"], {}, has_chips=False)
+    machine.runs("true", is_here=False)
+    (run,) = machine.asked("run")
+    assert "--privileged" not in run
 
 
 def test_an_image_of_the_project_is_pulled_with_a_token_that_nothing_keeps(
     machine: Machine,
 ) -> None:
-    assert machine.runs("true", OWN).code == 0
+    assert machine.runs("true", OWN, env={"TPU_PROJECT": "other"}).code == 0
     assert machine.asked("login")[0][-1] == "us-docker.pkg.dev"
     assert TOKEN not in (machine.docker / "asked").read_text()
     assert machine.left() == []
@@ -168,6 +172,12 @@ def test_a_daemon_that_is_down_and_a_missing_image_are_told(machine: Machine) ->
     )
     # Nothing was started, so nothing keeps the machine.
     assert machine.attempt.kill()
+
+
+def test_a_registry_that_fails_once_is_asked_again(machine: Machine) -> None:
+    (machine.docker / "busy").touch()
+    assert machine.runs("true").code == 0
+    assert len(machine.asked("pull")) == 2
 
 
 @pytest.mark.parametrize("code", CAUSES)
@@ -218,9 +228,10 @@ def test_a_container_whose_client_was_killed_ends_with_it(
     assert machine.left() == []
 
 
-def test_a_container_that_can_not_be_removed_keeps_the_machine(machine: Machine) -> None:
+@pytest.mark.parametrize("why", ["down", "removing"])
+def test_a_container_that_can_not_be_removed_keeps_the_machine(machine: Machine, why: str) -> None:
     machine.runs("true")
-    (machine.docker / "down").touch()
+    (machine.docker / why).touch()
     assert not machine.attempt.kill()
 
 
