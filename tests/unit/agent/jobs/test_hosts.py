@@ -188,6 +188,17 @@ def test_an_agent_that_was_killed_starts_no_try_twice_on_its_host(site: Site) ->
     assert numbers(site) == [("0", "one", "0"), ("1", "one", "1")]
 
 
+def test_a_host_forgets_no_try_of_which_something_still_runs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = [True, False]
+    monkeypatch.setattr(Attempt, "kill", lambda _: ended.pop())
+    site.submit("one")
+    site.worker_0()
+    site.host.step()
+    assert ended == []
+
+
 def test_a_host_that_was_restarted_says_that_its_try_has_gone(site: Site) -> None:
     def dies(attempt: Attempt) -> None:
         raise KeyboardInterrupt
