@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tpu_agent.child import Child
-from tpu_agent.jobs.container import CAUSES, NEEDS_ROOT, Container
+from tpu_agent.jobs.container import CAUSES, NEEDS_ROOT, Container, machine_stops
 from tpu_agent.jobs.environment import Environment, Harmful, SetupError
 from tpu_agent.jobs.identity import Identity, kill_all
 from tpu_agent.jobs.queue import Outcome, Spec
@@ -450,6 +450,8 @@ class Supervisor:
             time.sleep(_TOLD_WITHIN)
             if self._goes_down:
                 raise Ended(_GOES_DOWN)
+        if code and self._spec.image and machine_stops():
+            raise Ended(_GOES_DOWN)
         return code
 
     def _check(self) -> None:

@@ -150,6 +150,16 @@ class Container:
         return str((own or found)[0])
 
 
+def machine_stops() -> bool:
+    """Return whether the machine goes down: Docker ends its containers before all processes end."""
+    try:
+        asked = ("systemctl", "is-system-running")
+        done = subprocess.run(asked, capture_output=True, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.stdout.strip() == b"stopping"
+
+
 def _docker(
     *arguments: str, given: str = "", variables: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":

@@ -174,6 +174,15 @@ def test_a_daemon_that_is_down_and_a_missing_image_are_told(machine: Machine) ->
     assert machine.attempt.kill()
 
 
+def test_a_container_that_docker_ends_as_the_machine_goes_down_is_no_failure(
+    machine: Machine, tmp_path: Path
+) -> None:
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.write_text("#!/bin/sh\necho stopping\nexit 1\n")
+    systemctl.chmod(0o755)
+    assert machine.runs("exit 1").why == "preempted"
+
+
 def test_a_registry_that_fails_once_is_asked_again(machine: Machine) -> None:
     (machine.docker / "busy").touch()
     assert machine.runs("true").code == 0
