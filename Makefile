@@ -7,7 +7,8 @@ SCENARIO ?=
 SOAK ?=
 SEED ?=
 STEPS ?=
-VERSION ?=
+# Never the environment's: it adds a commit to a branch.
+VERSION :=
 PY := .venv/bin/python
 SOURCES := core/tpu_core agent/tpu_agent infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 # mypy takes packages; it checks each of the programs next to them alone, as all have one name.
