@@ -83,8 +83,9 @@ class Container:
         host, _, path = image.partition("/")
         is_own = _REGISTRY.fullmatch(host) and path.startswith(f"{project.replace(':', '/')}/")
         try:
-            config = self._log_in(host, token()) if is_own else {}
             for pause in (*_PAUSES, 0.0):
+                # After each call all that it left is removed, the login as well.
+                config = self._log_in(host, token()) if is_own else {}
                 if (code := call(["docker", "pull", "--quiet", image], config)) == 0:
                     break
                 time.sleep(pause)

@@ -183,9 +183,10 @@ def test_a_container_that_docker_ends_as_the_machine_goes_down_is_no_failure(
     assert machine.runs("exit 1").why == "preempted"
 
 
-def test_a_registry_that_fails_once_is_asked_again(machine: Machine) -> None:
+@pytest.mark.parametrize("image", [IMAGE, OWN])
+def test_a_registry_that_fails_once_is_asked_again(machine: Machine, image: str) -> None:
     (machine.docker / "busy").touch()
-    assert machine.runs("true").code == 0
+    assert machine.runs("true", image).code == 0
     assert len(machine.asked("pull")) == 2
 
 
