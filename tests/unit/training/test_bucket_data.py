@@ -26,6 +26,7 @@ from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import conversion, files, output
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.inspection import inspect
+from tpu_training.data.manifest import PROGRESS
 from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.preprocessing import parse_examples
 from tpu_training.data.validation import hold_out
@@ -267,6 +268,15 @@ def test_a_conversion_that_fails_leaves_nothing_in_the_bucket(
     with pytest.raises(DataError, match="the source ends early"):
         write_data("gs://counted/failed", train=WRITTEN, test=WRITTEN)
     assert tf.io.gfile.glob("gs://counted/failed/*") == []
+
+
+def test_a_conversion_that_was_killed_before_its_plan_begins_again(
+    bucket: Counted, on_disk: list[int]
+) -> None:
+    with tf.io.gfile.GFile(f"gs://counted/early/{PROGRESS}", "w") as file:
+        file.write("00000000 00000001")
+    write_data("gs://counted/early", train=WRITTEN, test=WRITTEN)
+    assert rows("gs://counted/early")
 
 
 def test_a_bucket_that_refuses_a_file_is_named(

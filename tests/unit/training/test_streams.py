@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 from tpu_training.data import arrays, conversion, data_set, output, shards
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, check_order, open_data
-from tpu_training.data.manifest import FILE_NAME
+from tpu_training.data.manifest import FILE_NAME, PROGRESS
 from tpu_training.data.pipeline import training_rows
 from tpu_training.data.source import Example, Examples, Source
 from tpu_training.errors import DataError, InputError, Interrupted
@@ -193,16 +193,21 @@ def test_another_source_can_not_continue_a_conversion(killed: str) -> None:
     assert open_data(killed).manifest.split("train").examples == COUNT
 
 
-def test_wrong_examples_remove_what_is_there(killed: str) -> None:
+def test_wrong_examples_remove_what_is_there_and_end_the_wait(killed: str) -> None:
+    growth = open_data(killed, streams=True).growth
+    assert growth
+
     def wrong(number: int) -> None:
         if number == 35:
             raise DataError("row 35 is wrong")
 
     with pytest.raises(DataError, match="row 35"):
         store(source(wrong), killed, Storage())
-    assert not [path for path in Path(killed).iterdir() if "train" in path.name]
+    assert not [*Path(killed).iterdir()]
     with pytest.raises(DataError, match="contains no manifest"):
         open_data(killed, streams=True)
+    with pytest.raises(DataError, match="its conversion failed and removed what was there"):
+        growth.wait(COUNT, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -219,3 +224,14 @@ def test_what_does_not_hold_for_a_stream_is_refused(
     check_order(data, PARAMS)
     with pytest.raises(InputError, match=message):
         check_order(data, dataclasses.replace(PARAMS, **params))
+
+
+def test_a_conversion_is_alive_while_it_skips_what_is_there(killed: str) -> None:
+    said = set[str]()
+
+    def look(number: int) -> None:
+        if number < 20:
+            said.add((Path(killed) / PROGRESS).read_text())
+
+    store(source(look), killed, Storage())
+    assert len(said) > 10

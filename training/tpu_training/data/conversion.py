@@ -302,7 +302,7 @@ def write_split(
         return _serialise(fields | ({manifest.WEIGHT: [example.weight]} if weighted else {}))
 
     def records(pool: ThreadPoolExecutor, begin: int = 0) -> Iterator[bytes]:
-        rows = islice(examples.read(), begin, None)
+        rows = islice(folder.alive(examples.read()), begin, None)
         while chunk := list(islice(rows, _CHUNK)):
             yield from pool.map(record, chunk)
 
@@ -322,8 +322,9 @@ def write_split(
             part = islice(rest, share if end < shards else None)
             paths = [folder.path / file.name for file in written[begin:end]]
             unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
-            found += _deal(folder.alive(part), unfinished)
-            for number, path, final in zip(range(begin, end), unfinished, paths, strict=True):
+            found += _deal(part, unfinished)
+            files_of = zip(range(begin, end), unfinished, paths, strict=True)
+            for number, path, final in folder.alive(files_of):
                 size, digest = path.replace(final).stat().st_size, files.sha256(str(final))
                 count = written[number].examples
                 written[number] = DataFile(final.name, count, size, digest)

@@ -90,8 +90,13 @@ class Growth:
 
     def _look(self) -> bool:
         """Return whether the conversion has said anything since the last look."""
-        before, self._said = self._said, files.read_text(self.path) or ""
-        self.finished = int(self._said[: manifests.DIGITS] or 0)
+        before, said = self._said, files.read_text(self.path)
+        if said is None:
+            raise DataError(
+                f"--data={self._directory}: its conversion failed and removed what was there; "
+                "mend its source, convert again, and train into a new --model-dir"
+            )
+        self._said, self.finished = said, int(said[: manifests.DIGITS])
         return before != self._said
 
     def has(self, examples: int) -> bool:
@@ -102,7 +107,7 @@ class Growth:
         """Wait for the files of the first so many `examples`, and call `check` until then.
 
         Raises:
-            DataError: The conversion has said nothing for too long.
+            DataError: The conversion has failed, or said nothing for too long.
         """
         heard = time.monotonic()
         while not self.has(examples):

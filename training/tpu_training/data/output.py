@@ -8,10 +8,11 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from tpu_training.cluster.google import is_bucket
 from tpu_training.data import manifest
@@ -23,7 +24,9 @@ MOST_OPEN = 8192
 _AT_ONCE = 64
 # A training that reads them ends if it hears nothing for much longer (data/data_set.py).
 _BEAT_SECONDS = 10.0
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.tfrecord$")
+# What a conversion writes before its plan; none of them is whole data.
+_REMAINS = re.compile(rf".*-\d{{5}}-of-\d{{5}}\.tfrecord|{manifest.PROGRESS}")
+_Part = TypeVar("_Part")
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +48,8 @@ def refuse_used(output: str) -> None:
         pattern = f"{glob.escape(output.rstrip('/'))}/*"
         found = [path.rstrip("/").rpartition("/")[2] for path in tf.io.gfile.glob(pattern)]
         if manifest.FILE_NAME not in found:
-            # A conversion that was killed left them; none of them is whole data.
             killed = manifest.PLAN in found
-            found = [name for name in found if not (killed or _SHARD.search(name))]
+            found = [name for name in found if not (killed or _REMAINS.fullmatch(name))]
     else:
         found = os.listdir(output) if os.path.isdir(output) else []
     names = sorted(name for name in found if not name.startswith("."))
@@ -110,16 +112,17 @@ class NewFolder:
         """Let trainings read the training files that are finished."""
         train = planned.split(manifest.TRAIN)
         self.finished = train.finished
-        self._there |= {f"{self.url}/{file.name}" for file in train.files}
+        names = {file.name for split in planned.splits.values() for file in split.files}
+        self._there |= {f"{self.url}/{name}" for name in names | {planned.vocabulary} if name}
         self._beat()
         self.write(manifest.PLAN, planned.to_json().encode())
 
-    def alive(self, rows: Iterator[bytes]) -> Iterator[bytes]:
-        """Return `rows`; tell trainings now and then that more of them come."""
-        for row in rows:
+    def alive(self, parts: Iterable[_Part]) -> Iterator[_Part]:
+        """Yield each of `parts`; tell trainings now and then that more of them come."""
+        for part in parts:
             if self.finished >= 0 and time.monotonic() > self._beaten + _BEAT_SECONDS:
                 self._beat()
-            yield row
+            yield part
 
     def _beat(self) -> None:
         self._beats, self._beaten = self._beats + 1, time.monotonic()

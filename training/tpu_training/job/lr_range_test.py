@@ -20,6 +20,7 @@ from tpu_training.checkpoints import initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.data import data_set, files, inspection, pipeline
+from tpu_training.data.manifest import TRAIN
 from tpu_training.errors import InputError
 from tpu_training.job.job import Job
 from tpu_training.job.run import connect_and_open
@@ -51,6 +52,8 @@ def connect_and_run(workers: Workers, wait: Wait, job: Job, sweep: Sweep, plot: 
         raise InputError("--backend=jax: the test runs on TensorFlow's devices; omit it")
     # What is held out for the training's validation must not choose its rate either.
     cluster, _, data = connect_and_open(workers, wait, job)
+    if data.growth:
+        data.growth.wait(data.manifest.split(TRAIN).examples, lambda: None)
     try:
         return run_lr_range_test(cluster, data, job, sweep, plot)
     except tf.errors.OpError as error:
