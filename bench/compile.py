@@ -19,7 +19,6 @@ from tpu_training.compile.session import search
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-
 RECIPES = Path(__file__).parent.parent / "training" / "recipes"
 # Each recipe with the data that it is for.
 JOBS = {

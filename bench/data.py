@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
-from bench.measure import Result, in_turn
+from bench.measure import Result, in_turn, write_mnist
 from tests.counted import counted_bucket, served_by_used
 from tests.shuffle import correlation_of_neighbours, read_epochs, write_numbers
 from tpu_training.api import write_data
@@ -27,7 +27,6 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import CACHE_NONE, Params
 from tpu_training.models.registry import load_model
-from tpustack import datasets
 
 _BATCH, _HOSTS = 256, (1, 8)
 _IMAGES, _SIDE = 2816, 144
@@ -66,8 +65,6 @@ def measure_shuffle() -> list[Result]:
 # And what photographs take of the host's processor.
 
 _PAIRS = 9
-
-
 _RESNET = {"global_batch_size": 128, "depth": 8, "augmentation": "pad_crop_flip"}
 # Models on MNIST, their parameters, and the steps of each turn.
 _CASES = (("mnist_cnn", {"global_batch_size": 1024}, 12), ("resnet", _RESNET, 4))
@@ -76,9 +73,7 @@ _CASES = (("mnist_cnn", {"global_batch_size": 1024}, 12), ("resnet", _RESNET, 4)
 def measure_input() -> list[Result]:
     """Turns of each, one after the other; the ratio is the median of those of each pair."""
     with tempfile.TemporaryDirectory() as folder:
-        source = datasets.mnist(lambda text: None).argument
-        convert(source, str(Path(folder) / "data"))
-        data = open_data(str(Path(folder) / "data"))
+        data = open_data(str(write_mnist(Path(folder))))
         cluster = connect(NoTpu(), Wait(), local_devices=0)
         return [_measure(cluster, data, *case) for case in _CASES]
 
@@ -108,12 +103,8 @@ def _measure(
 
 # --- JPEG files to ResNet-50's input: this pipeline against Keras' and a hand-tuned tf.data loop.
 
-_PHOTOS_NUMBER = 1200
-_SIZE = 224
-_PIPELINE_BATCH = 64
-_WARM_UP = 6
-_BATCHES = 16
-_ROUNDS = 9
+_PHOTOS_NUMBER, _SIZE, _PIPELINE_BATCH = 1200, 224, 64
+_WARM_UP, _BATCHES, _ROUNDS = 6, 16, 9
 
 
 def measure_pipeline() -> list[Result]:

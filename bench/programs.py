@@ -160,8 +160,7 @@ def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
 # that begins with one takes longer, with the writing behind it as far as that takes the processor
 # from the steps. TARGET is a folder or a gs:// URL.
 
-_WARM_UP = 2
-_KEEP = 3
+_WARM_UP, _KEEP = 2, 3
 
 
 class Turns:
@@ -255,9 +254,7 @@ def print_rates(
 
 # --- Steps a second of the trainer's loop and of Keras' fit, in turn.
 
-_BATCH = 256
-_FIT_STEPS = 200
-_ROUNDS = 5
+_BATCH, _FIT_STEPS, _ROUNDS = 256, 200, 5
 _STEPS_PER_EXECUTION = (1, 10, 50, 100, 200)
 
 Arrays = tuple[Any, Any]
@@ -345,9 +342,7 @@ def network(folder: str) -> None:
 
 # --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn.
 
-_MODEL_BATCH = 32
-_MODEL_STEPS = 25
-_MODEL_ROUNDS = 3
+_MODEL_BATCH, _MODEL_STEPS, _MODEL_ROUNDS = 32, 25, 3
 _MODEL_STEPS_PER_EXECUTION = (1, 5, 25)
 _EXAMPLES, _CLASSES, _VOCABULARY = 1024, 10, 1000
 _WIDTH, _HEADS, _LAYERS = 128, 4, 2

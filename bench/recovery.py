@@ -212,9 +212,8 @@ def _live(folder: Path, seed: int, settings: Mapping[str, Any]) -> tuple[Life, i
         training["runOn"] = "tpu" if settings else "vm"
         write_stack(project, Path(), training=training, **settings)
         before = cloud.status()["resources"]
-        life = Killer(project, environment).live(
-            Backend(environment, project).select("local"), seed, _ENGINE_KILLS
-        )
+        stack = Backend(environment, project).select("local")
+        life = Killer(project, environment).live(stack, seed, _ENGINE_KILLS)
         after = cloud.status()["resources"]
     left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
     return life, sum(abs(count) for count in left.values())

@@ -72,8 +72,7 @@ def measure_deploy() -> list[Result]:
 
 # --- `pulumi preview` of a stack with 256 slices against the same with one.
 
-_SLICES_RUNS = 3
-_MANY = 256
+_SLICES_RUNS, _MANY = 3, 256
 _TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 
 

@@ -22,9 +22,7 @@ from tpustack.project import root
 #
 # And the host's work between two loops, in which the cores of a TPU would do nothing.
 
-_PAIRS = 3
-_REPLICAS = 8
-_SECONDS = 60.0
+_PAIRS, _REPLICAS, _SECONDS = 3, 8, 60.0
 # The worker's own settings, for the process without it.
 _THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": "1"}
 

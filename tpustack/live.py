@@ -397,9 +397,9 @@ def machine_type(target: Target) -> Iterator[Finding]:
     try:
         gib = int(target.google.get(url)["memoryMb"]) / 1024
     except NotFound:
-        cure = f"Set {setting} to another one"
         hidden = tpu_checks.switch_on(zone, target.project)
-        yield _wrong(f"{zone} has no {wanted}", hidden or cure)
+        cure = f"{hidden}, or set" if hidden else "Set"
+        yield _wrong(f"{zone} has no {wanted}", f"{cure} {setting} to another one")
         return
     needed = target.settings.training.model_memory_gib
     if gib < needed:

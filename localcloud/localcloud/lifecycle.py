@@ -243,7 +243,7 @@ def _last_port(home: Path) -> int:
 
 
 class _RequestsLog(RotatingFileHandler):
-    """The base class formats each line twice, and looks twice whether its file is one."""
+    """The base class formats each line twice, and checks twice that its file is a regular one."""
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:
         """Return whether the file is as long as it may be."""

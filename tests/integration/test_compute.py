@@ -288,7 +288,7 @@ def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails
     engine.destroy(ignore)
 
 
-# The real trainer. Its files are on this computer, where names of machines lead nowhere.
+# The real trainer. Its files are on this computer, where the names of machines don't resolve.
 TRAINER = """
 import os, runpy, sys
 sys.path.remove(os.environ.pop("PYTHONPATH"))

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 Effect = Callable[..., "Record | None"]
 _EFFECTS: dict[str, Effect] = {}
 _OPERATION = "operation"
+_parsed: Callable[[str], Record] = lru_cache(maxsize=512)(json.loads)
 EMPTY: Json = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 """The response of an operation that leaves nothing to show."""
 
@@ -141,12 +142,6 @@ class Store:
         """Close the database."""
         with self._lock:
             self._db.close()
-
-
-@lru_cache(maxsize=512)
-def _parsed(value: str) -> Record:
-    record: Record = json.loads(value)
-    return record
 
 
 def effect(name: str) -> Callable[[Effect], Effect]:

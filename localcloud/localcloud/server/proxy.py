@@ -37,7 +37,9 @@ _ROOT = 0
 _SERVER = "localcloud"
 _MOST_HEADERS = 100
 _LONGEST_LINE = 1 << 16
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Other servers see other headers where a name has blanks or a value a CR (RFC 9112, 2.2 and 5.1).
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\0\r\n]*)\r?\n")
+_CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,16}")
 _CONNECT_SECONDS = 20.0
 _IDLE_SECONDS = 600.0
 # Headers that are for one connection only (RFC 9110, section 7.6.1).
@@ -209,7 +211,8 @@ class Connection(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         try:
-            target = urlsplit(self.path)
+            # What follows two slashes would be taken for a host.
+            target = urlsplit(re.sub("^//+", "/", self.path))
             host = self.tunnel_host or target.hostname or ""
             stream, length = self._body()
         except ValueError as error:
@@ -238,11 +241,13 @@ class Connection(BaseHTTPRequestHandler):
             return Response(502, f"cannot reach {request.host}: {error}\n".encode())
 
     def _body(self) -> tuple[Stream, int]:
-        # TensorFlow sends "Transfer-Encoding: identity" with a Content-Length; only "chunked"
-        # changes how a body is read (RFC 9112, section 6.1).
+        # TensorFlow sends "Transfer-Encoding: identity" with a Content-Length.
         self._acknowledge()
-        if "chunked" in self.head.get("Transfer-Encoding", "").lower():
+        coding = self.head.get("Transfer-Encoding", "identity").lower()
+        if coding == "chunked":
             return ChunkedBody(self.rfile), -1
+        if coding != "identity":
+            raise ValueError(f"Transfer-Encoding {coding!r} is neither chunked nor identity")
         announced = self.head.get("Content-Length", "0")
         if not announced.isdecimal():
             raise ValueError(f"Content-Length {announced!r} is not a number of bytes")
@@ -264,8 +269,8 @@ class Connection(BaseHTTPRequestHandler):
         # The `Date` of an API's answer is by the cloud's clock.
         if "Date" not in headers:
             headers["Date"] = self.date_time_string()
-        # A 204 must not have a length (RFC 9110, section 8.6).
-        if response.status != 204:
+        # A 204 must not have a length, nor a 304 another than its 200 (RFC 9110, section 8.6).
+        if response.status not in (204, 304):
             headers.setdefault("Content-Length", str(length or 0))
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         head = f"HTTP/1.1 {response.status} {phrase}\r\n{''.join(lines)}\r\n"
@@ -299,15 +304,13 @@ class Headers(dict[str, str]):
     def read(cls, stream: io.BufferedIOBase) -> "Headers":
         """Return the headers that begin here; ValueError when they are malformed or too many."""
         found = cls()
-        for _ in range(_MOST_HEADERS):
+        for _ in range(_MOST_HEADERS + 1):
             line = stream.readline(_LONGEST_LINE).decode("latin-1")
-            if line in ("\r\n", "\n", ""):
+            if line in ("\r\n", "\n"):
                 return found
-            name, colon, value = line.partition(":")
-            # Blanks in a name, or before it, make other servers see other headers (RFC 9112, 5.1).
-            if not colon or not line.endswith("\n") or not _NAME.fullmatch(name):
+            if not (header := _HEADER.fullmatch(line)):
                 raise ValueError(f"Bad header: {line.strip()[:80]!r}")
-            name, value = name.lower(), value.strip()
+            name, value = header[1].lower(), header[2].strip(" \t")
             found[name] = f"{found[name]}, {value}" if name in found else value
         raise ValueError(f"Too many headers: a request may have {_MOST_HEADERS}")
 
@@ -361,16 +364,16 @@ class ChunkedBody:
                 raise ConnectionError("the client closed inside a chunk")
             parts += data
             self._left -= want
-            if not self._left:
-                self._stream.readline()
+            if not self._left and self._stream.readline(2) not in (b"\r\n", b"\n"):
+                raise ConnectionError("a chunk is longer than it says")
         return bytes(parts)
 
     def _next_chunk(self) -> None:
-        line = self._stream.readline().split(b";")[0].strip()
-        try:
-            self._left = int(line, 16)
-        except ValueError:
-            raise ConnectionError(f"{line!r} is not a chunk size") from None
+        line = self._stream.readline(_LONGEST_LINE).split(b";")[0].strip()
+        # `int` takes a sign, too: a negative number of bytes would be all that ever come.
+        if not _CHUNK_SIZE.fullmatch(line):
+            raise ConnectionError(f"{line!r} is not a chunk size")
+        self._left = int(line, 16)
         if self._left == 0:
             self._ended = True
             while self._stream.readline().strip():

@@ -20,6 +20,8 @@ Connect = Callable[..., socket.socket]
 
 def echo(request: Request) -> Response:
     """Tells the request; `/ignored` leaves the body unread, `/read` counts it piece by piece."""
+    if request.path == "/unchanged":
+        return Response(304)
     size = 0
     if request.path != "/ignored":
         while data := request.stream.read(1 << 16):

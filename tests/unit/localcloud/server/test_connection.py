@@ -71,6 +71,21 @@ def test_a_chunked_body_is_decoded(connect: Connect) -> None:
     assert second["path"] == "/next"
 
 
+@pytest.mark.parametrize("body", ["-1\r\nabc", "3\r\nabcdef\r\n0\r\n\r\n", "0x3\r\nabc\r\n"])
+def test_a_malformed_chunk_ends_the_connection(connect: Connect, body: str) -> None:
+    connection = connect(STORAGE)
+    head = "PUT /read HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.sendall(f"{head}{body}".encode())
+    assert connection.recv(1) == b""
+
+
+def test_an_answer_that_nothing_changed_has_no_length(connect: Connect) -> None:
+    connection = connect(STORAGE)
+    connection.sendall(b"GET /unchanged HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    with connection.makefile("rb") as file:
+        assert b"Content-Length" not in file.read()
+
+
 def test_identity_beside_a_length_is_read_by_its_length_as_tensorflow_sends_it(
     connect: Connect,
 ) -> None:
@@ -111,7 +126,7 @@ def test_a_connection_is_closed_when_the_client_asks_for_it(connect: Connect) ->
     assert connection.recv(1) == b""
 
 
-@pytest.mark.parametrize("length", ["abc", "-1", "1e3", ""])
+@pytest.mark.parametrize("length", ["abc", "-1", "1e3", "", "4\x1c"])
 def test_a_content_length_that_is_not_a_number_is_refused(connect: Connect, length: str) -> None:
     connection = connect(STORAGE)
     connection.sendall(f"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n".encode())
@@ -127,7 +142,9 @@ def test_a_content_length_that_is_not_a_number_is_refused(connect: Connect, leng
         "GET / HTTP/1.1\r\nNo colon",
         "GET / HTTP/1.1\r\nHost : blank before the colon",
         "GET / HTTP/1.1\r\nFolded: a\r\n b: a line that goes on",
+        "GET / HTTP/1.1\r\nBare: a\rEvil: a line for some",
         "GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2",
+        "GET / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked",
         f"GET / HTTP/1.1\r\nLong: {'x' * (1 << 16)}",
         "GET / HTTP/1.1" + "\r\nMany: x" * 101,
     ],
@@ -136,6 +153,19 @@ def test_a_malformed_head_is_refused_and_its_connection_closed(connect: Connect,
     connection = connect(STORAGE)
     connection.sendall(f"{head}\r\n\r\n".encode())
     assert answers(connection)[0][0] == 400
+
+
+def test_a_head_that_breaks_off_is_not_carried_out(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"DELETE /x HTTP/1.1\r\nHost: h\r\n")
+    connection.shutdown(socket.SHUT_WR)
+    assert answers(connection)[0][0] == 400
+
+
+def test_as_many_headers_as_may_be_are_taken(connect: Connect) -> None:
+    connection = connect(STORAGE)
+    connection.sendall(b"GET / HTTP/1.1" + b"\r\nMany: x" * 100 + b"\r\n\r\n")
+    assert answers(connection)[0][0] == 200
 
 
 def test_names_of_headers_have_any_case(connect: Connect) -> None:
@@ -173,6 +203,13 @@ def test_a_direct_request_has_no_host(connect: Connect) -> None:
     connection = connect()
     connection.sendall(b"GET /_local/v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert answers(connection)[0][1]["host"] == ""
+
+
+def test_two_slashes_name_no_host(connect: Connect) -> None:
+    connection = connect()
+    connection.sendall(b"GET //metadata.google.internal/x HTTP/1.1\r\nHost: h\r\n\r\n")
+    [(_, told)] = answers(connection)
+    assert (told["host"], told["path"]) == ("", "/metadata.google.internal/x")
 
 
 def test_a_plain_request_for_the_metadata_server_goes_to_the_owner_of_the_port(
