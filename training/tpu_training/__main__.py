@@ -286,11 +286,11 @@ def _build_convert(known: argparse.Namespace) -> commands.Command:
     )
 
     def run() -> int:
-        if not known.source.endswith(".py"):
-            import_tensorflow()
         from tpu_training.data.conversion import convert
 
-        manifest = convert(known.source, known.output, options, storage)
+        # A user's file may need what is spared.
+        spared = () if known.source.endswith(".py") else (import_tensorflow,)
+        manifest = convert(known.source, known.output, options, storage, *spared)
         print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
         return 0
 

@@ -67,15 +67,20 @@ class Storage:
 
 
 def convert(
-    source_name: str, output: str, options: Options | None = None, storage: Storage | None = None
+    source_name: str,
+    output: str,
+    options: Options | None = None,
+    storage: Storage | None = None,
+    load: Callable[[], None] = lambda: None,
 ) -> Manifest:
     """Convert the source, as `load_source` takes it, into the directory or gs:// URL `output`.
 
-    Checks everything that needs no decoding before writing the first file.
+    Checks everything that needs no decoding before writing the first file, and calls `load` then.
     """
     refuse_used(output)
     options = options or Options()
     data = source.with_validation(load_source(source_name, options), options)
+    load()
     return store(data, output, storage or Storage())
 
 

@@ -54,7 +54,9 @@ def test_a_log_that_fills_the_disk_ends_the_try_as_a_failure_that_says_so(tmp_pa
     disk.mkdir()
     in_32_mib(FILLED, disk, str(told))
     said = "the VM's disk is full"
-    assert told.read_text() == f"Outcome(why='exited', code=1, said={said!r}) True stopped\n"
+    assert (
+        told.read_text() == f"Outcome(why='exited', code=1, said={said!r}, image='') True stopped\n"
+    )
 
 
 def test_no_job_begins_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,9 @@ def test_a_conversion_skips_them_unless_it_runs_a_users_file(
 ) -> None:
     spared = []
 
-    def convert(*_: object) -> None:
+    def convert(_source: str, _output: str, _options: object, _storage: object, *load: Any) -> None:
+        for each in load:
+            each()
         raise InputError("converted")
 
     monkeypatch.setattr(command_line, "import_tensorflow", lambda: spared.append(True))
