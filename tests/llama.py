@@ -10,8 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.models import layers, networks, registry
-from tpu_training.models import params as base
+from tpu_training.models import layers, networks, params as base, registry
 
 
 @dataclass(frozen=True, kw_only=True)

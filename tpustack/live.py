@@ -16,8 +16,7 @@ from tpu_core.google import HIDDEN
 from tpu_core.words import plural
 from tpu_infra.apis import COMPUTE_API, TPU_API, apis_of
 from tpu_infra.catalog.entries import Accelerator
-from tpu_infra.checks import context
-from tpu_infra.checks import tpu as tpu_checks
+from tpu_infra.checks import context, tpu as tpu_checks
 from tpu_infra.deployer import makes_accounts, permissions_of
 from tpu_infra.grants import On, elsewhere
 from tpu_infra.names import project_of

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.error import HTTPError
 
-from tpu_agent import slice as slices
-from tpu_agent import tpus as forms
+from tpu_agent import slice as slices, tpus as forms
 from tpu_agent.jobs import attempt, hosts, runner, vertex
 from tpu_agent.jobs.environment import of_jax
 from tpu_agent.jobs.identity import Identity, JobMetadata

@@ -15,11 +15,9 @@ from typing import Any, Final
 
 import pulumi
 from pulumi.errors import InputPropertiesError
-from pulumi.provider.experimental import provider as protocol
-from pulumi.provider.experimental import server
+from pulumi.provider.experimental import provider as protocol, server
 from pulumi.provider.experimental.property_value import PropertyValue
-from pulumi.runtime import rpc
-from pulumi.runtime import settings as runtime
+from pulumi.runtime import rpc, settings as runtime
 from pulumi.runtime.config import CONFIG
 from pulumi.runtime.proto.resource_pb2 import RegisterResourceRequest
 from pulumi.runtime.stack import wait_for_rpcs

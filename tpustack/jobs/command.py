@@ -21,11 +21,7 @@ from tpu_agent.jobs.queue import Job, Queue
 from tpu_core import paths, records
 from tpustack import console, errors
 from tpustack.engine import named
-from tpustack.jobs import job as jobs
-from tpustack.jobs import queue as access
-from tpustack.jobs import spec as options
-from tpustack.jobs import sweep as sweeps
-from tpustack.jobs import vertex
+from tpustack.jobs import job as jobs, queue as access, spec as options, sweep as sweeps, vertex
 from tpustack.jobs.source import upload
 
 # Jobs that ended longer ago, in seconds, are listed only by --all.

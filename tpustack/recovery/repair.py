@@ -23,8 +23,7 @@ from pulumi import automation
 from tpu_core.words import plural
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
-from tpustack.recovery import locks as locking
-from tpustack.recovery import state as states
+from tpustack.recovery import locks as locking, state as states
 
 Line = Callable[[str], None]
 State = dict[str, Any]

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tpu_training import commands, errors, tasks
-from tpu_training.compile import compiler, table
-from tpu_training.compile import session as sessions
+from tpu_training.compile import compiler, session as sessions, table
 from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
 from tpu_training.compile.programs import JobPrograms, read_program
 from tpu_training.data.manifest import Manifest

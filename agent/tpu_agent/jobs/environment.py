@@ -24,8 +24,7 @@ from tpu_agent.jobs.kept import Kept, being_built
 from tpu_agent.jobs.queue import Job, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
-from tpu_core.contract import Environment as Variables
-from tpu_core.contract import Port
+from tpu_core.contract import Environment as Variables, Port
 
 _HASH = "--hash="
 # The options that a pinned file may have: nothing reads a file that another job lacks.

@@ -13,9 +13,7 @@ from email.utils import formatdate
 from functools import lru_cache
 from urllib.parse import unquote
 
-from localcloud.core import access, projects
-from localcloud.core import body as forms
-from localcloud.core import call as calls
+from localcloud.core import access, body as forms, call as calls, projects
 from localcloud.core.call import ANONYMOUS, Call, Json, Principal, Request, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, Method, document

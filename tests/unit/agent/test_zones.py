@@ -15,8 +15,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
 from localcloud.services.tpu import api, catalog, nodes
-from localcloud.services.tpu.api import NODE as NODE_KIND
-from localcloud.services.tpu.api import QUEUED
+from localcloud.services.tpu.api import NODE as NODE_KIND, QUEUED
 from localcloud.testing import Client, session
 from tests.unit.agent.fake_google import FakeClient
 from tpu_agent.jobs.runner import Tpus

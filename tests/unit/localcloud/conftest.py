@@ -14,8 +14,7 @@ from localcloud.core import projects
 from localcloud.core.call import Principal
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
-from localcloud.testing import Client
-from localcloud.testing import session as session_for
+from localcloud.testing import Client, session as session_for
 from tests.unit.localcloud.direct import DirectClient, local_cloud_at
 from tests.unit.localcloud.fake_machines import FakeMachines
 

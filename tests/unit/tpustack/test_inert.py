@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.console import Console
 
 from tpu_agent.jobs.queue import Job, Spec

@@ -13,8 +13,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.examples import examples
 from tpu_infra.catalog import Catalog

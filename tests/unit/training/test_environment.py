@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NamedTpu, NoTpu, Target, find_target
 from tpu_training.errors import InputError

@@ -4,8 +4,7 @@ import dataclasses
 from typing import get_type_hints
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.models.params import (

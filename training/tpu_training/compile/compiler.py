@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import tpu_training
-from tpu_training.compile import answer as facts
-from tpu_training.compile import costs, hlo, pjrt
+from tpu_training.compile import answer as facts, costs, hlo, pjrt
 from tpu_training.errors import NO_TENSORFLOW, InputError, TrainingError
 
 _QUICK_LIMIT_SECONDS, _FULL_LIMIT_SECONDS = 900.0, 7200.0

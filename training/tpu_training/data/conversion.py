@@ -22,8 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tpu_training.data import arrays, manifest, source, tables
-from tpu_training.data import tokenizer as tokenizers
+from tpu_training.data import arrays, manifest, source, tables, tokenizer as tokenizers
 from tpu_training.data.manifest import DataFile, Manifest, Split
 from tpu_training.data.output import MOST_OPEN, NewFolder, new_folder, refuse_used
 from tpu_training.data.source import Example, Examples, Options, Source

@@ -16,9 +16,7 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.eager import context as eager
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import files, shards
-from tpu_training.data import function as functions
-from tpu_training.data import manifest as manifests
+from tpu_training.data import files, function as functions, manifest as manifests, shards
 from tpu_training.data.shards import Shards
 from tpu_training.errors import DataError, InputError
 from tpu_training.models.params import CACHE_MEMORY, STREAM, Params

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tpu_training.checkpoints.initial_weights as initial_weights
 import tpu_training.checkpoints.model_description as model_description
 import tpu_training.checkpoints.reader as reader
+import tpu_training.data.function as data_function
 import tpu_training.monitoring.measurements as measurements
 from tpu_core.lease import FILE_NAME, Right, hold
 from tpu_core.ledger import Beginning
@@ -30,7 +31,6 @@ from tpu_training.cluster.endpoint import Wait, Workers
 from tpu_training.cluster.jax_devices import connect_jax
 from tpu_training.compile.answer import tpus, unknown_tpu
 from tpu_training.data import conversion, data_set, files, inspection, manifest, validation
-from tpu_training.data import function as data_function
 from tpu_training.job.job import Job, Result
 from tpu_training.job.supervision import HangTimer, end_without_host
 from tpu_training.loop.callbacks import (

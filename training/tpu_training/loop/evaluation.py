@@ -12,8 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data import data_set, function, manifest, pipeline
-from tpu_training.data import tokenizer as tokenizers
+from tpu_training.data import data_set, function, manifest, pipeline, tokenizer as tokenizers
 from tpu_training.errors import DataError, InputError
 from tpu_training.loop import graph, train
 from tpu_training.loop.state import ModelState, Tables, averaged

@@ -9,8 +9,7 @@ import hashlib
 from pathlib import Path
 
 from tpu_training.errors import InputError
-from tpu_training.models import params, registry
-from tpu_training.models import spec as specs
+from tpu_training.models import params, registry, spec as specs
 
 # What a dataset of these targets is for by default.
 _BY_TARGETS = {

@@ -15,12 +15,12 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
+import localcloud.services.compute.instance_properties as properties_of
 from localcloud.core import ApiError, Cloud, document, invalid, not_found, rfc3339
 from localcloud.core.call import Call, Json, Principal, Request
 from localcloud.core.cloud import cloud_started
 from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import api, instance_records, instances, resources, tpu_machines
-from localcloud.services.compute import instance_properties as properties_of
 from localcloud.services.compute.api import API, STORE, last, path_from, path_of, shown, url_of
 
 # With a dash and four characters behind it a name still has at most 63. One that ends in `-###`

@@ -9,10 +9,10 @@ from localcloud.services.compute import (
     catalog,
     disks,
     instance_properties,
+    instance_records as records,
     resources,
     tpu_machines,
 )
-from localcloud.services.compute import instance_records as records
 from localcloud.services.compute.api import API, STORE, last, path_from, shown, url_of, wrong_value
 from localcloud.services.compute.instance_records import INSTANCE
 

@@ -16,8 +16,7 @@ from typing import IO
 from urllib.parse import urlencode
 from weakref import WeakValueDictionary
 
-from localcloud.core import ApiError, Cloud, Record, document, invalid
-from localcloud.core import body as schema
+from localcloud.core import ApiError, Cloud, Record, body as schema, document, invalid
 from localcloud.core.call import Call, Json, Principal, Request, Response, Stream, parse_json
 from localcloud.services.storage import api, records, versions
 from localcloud.services.storage.versions import Checksums, Contents, Hashes, Write

@@ -15,8 +15,7 @@ from tpu_agent.jobs.environment import Tpu
 from tpu_agent.jobs.queue import Outcome, parse
 from tpu_agent.jobs.runner import Runner, World
 from tpu_core import paths
-from tpu_core.bucket import Bucket as Store
-from tpu_core.bucket import Conflict, Item
+from tpu_core.bucket import Bucket as Store, Conflict, Item
 from tpu_core.google import GoogleError
 from tpu_core.lease import SURE, Holder
 

@@ -14,8 +14,7 @@ from tests.unit.agent.jobs.memory import TPU, Bucket, Clock, MemoryStore, Progra
 from tpu_agent import main
 from tpu_agent.jobs.attempt import Attempt
 from tpu_agent.jobs.environment import Tpu
-from tpu_agent.jobs.hosts import Host
-from tpu_agent.jobs.hosts import World as HostWorld
+from tpu_agent.jobs.hosts import Host, World as HostWorld
 from tpu_agent.jobs.queue import Job, Outcome, Queue, Spec
 from tpu_agent.jobs.runner import Runner, World
 from tpu_core.google import Client, GoogleError

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.unit.agent.jobs.memory import Bucket, Clock, Machine, MemoryStore, Thing
 from tpu_agent.jobs.queue import ENDED, RUNNING, Job, Queue, Spec, Summary, Try, parse

@@ -15,8 +15,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.call import Response
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError
-from localcloud.server import grpc as calls
-from localcloud.server import grpc as methods
+from localcloud.server import grpc as calls, grpc as methods
 from tests.unit.localcloud.grpc.conftest import Channel
 
 TPU = "tpu.googleapis.com"

@@ -16,8 +16,7 @@ from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.conditions import evaluate
-from localcloud.testing import Client
-from localcloud.testing import session as session_for
+from localcloud.testing import Client, session as session_for
 
 PROJECT = projects.DEFAULT_PROJECT
 NUMBER = projects.number(PROJECT)

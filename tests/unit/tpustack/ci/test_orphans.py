@@ -14,8 +14,7 @@ from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, machine
-from tests.unit.localcloud.aiplatform.test_custom_jobs import JOBS as CUSTOM_JOBS
-from tests.unit.localcloud.aiplatform.test_custom_jobs import body
+from tests.unit.localcloud.aiplatform.test_custom_jobs import JOBS as CUSTOM_JOBS, body
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpu_infra.deployer import sweeper
 from tpu_infra.names import VERTEX, mark_of

@@ -13,8 +13,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.examples import examples
 from tpu_infra.names import JOB_LABEL, MADE_FOR, MARK, VERTEX, mark_of

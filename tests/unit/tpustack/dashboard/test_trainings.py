@@ -7,8 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from starlette.testclient import TestClient
 
 from tests.unit.tpustack.dashboard.conftest import BUCKET

@@ -19,8 +19,7 @@ from tests.unit.tpustack.jobs.conftest import JOBS
 from tests.unit.tpustack.jobs.test_hostile_bucket import PLACE
 from tpu_agent.jobs.queue import QUEUED, Queue, Spec
 from tpu_core.bucket import Bucket
-from tpustack.jobs import job as waiting
-from tpustack.jobs import vertex
+from tpustack.jobs import job as waiting, vertex
 from tpustack.jobs.job import stop_job, submit
 from tpustack.jobs.vertex import start
 

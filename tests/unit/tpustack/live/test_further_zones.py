@@ -12,8 +12,7 @@ from tpu_infra.catalog import Catalog
 from tpu_infra.checks.context import Context
 from tpu_infra.names import names_of
 from tpu_infra.settings.parse import parse
-from tpustack import live
-from tpustack import live as quota
+from tpustack import live, live as quota
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.live import Finding, Question, Target
 

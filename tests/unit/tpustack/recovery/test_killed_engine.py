@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.unit.tpustack.recovery.small_engine import (
     BUCKET,

@@ -13,8 +13,7 @@ import pytest
 
 from tests.unit.tpustack.conftest import Run, recovery_of
 from tpustack.cloud.google import NotFound
-from tpustack.commands import recovery
-from tpustack.commands import recovery as recover
+from tpustack.commands import recovery, recovery as recover
 from tpustack.errors import TpustackError
 from tpustack.recovery.machines import lost_slices, lost_vms
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.compiled import keep_answer, write_data
 from tpu_training.__main__ import main
-from tpu_training.compile import cached, cached_job, misfit, read_manifest
-from tpu_training.compile import session as asked
+from tpu_training.compile import cached, cached_job, misfit, read_manifest, session as asked
 from tpu_training.compile.session import described_data
 
 JOB = ("--tpu=v3-8", "--shape=28x28x1", "--classes=10", "--global_batch_size=512")
