@@ -323,7 +323,7 @@ def _put_back(path: Path, content: bytes) -> None:
     if then is None or now is None:
         return
     if {key: value for key, value in now.items() if key in then or key not in _ENGINES} == then:
-        replace_file(path, content)
+        replace_file(path.resolve(), content)
 
 
 def _parsed(content: bytes) -> dict[str, Any] | None:

@@ -86,7 +86,7 @@ def provider_command(generation: str) -> None:
             text = lock.read_text(encoding="utf-8")
             # In their place, so that a review shows them alone.
             whole = _ENTRIES.sub("\0", text).replace("\0", entries, 1).replace("\0", "")
-            replace_file(lock, whole.encode())
+            replace_file(lock.resolve(), whole.encode())
     click.echo(f"{_LOCK} pins pulumi-gcp {project.locked_provider()}; `pulumi install`:")
     if subprocess.run([tools.bin / "pulumi", "install"], cwd=folder, check=False).returncode:
         raise TpustackError(f"`pulumi install` failed in {folder}. Mend that, and run it again")

@@ -224,6 +224,12 @@ class JobOptions:
                     f"{option}: {path} can't be installed into the image {self.image}, which "
                     "brings its own packages. Build them into it, or leave out --image"
                 )
+        for name in (pair.partition("=")[0] for pair in self.env):
+            if name.startswith("DOCKER_") and not self.on_vertex:
+                yield (
+                    f"--env: {name} would change which Docker runs the image {self.image}. Leave "
+                    "it out, or set it in --command"
+                )
 
 
 def name_problems(name: str | None) -> Iterator[str]:

@@ -143,6 +143,10 @@ def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
             ["-c", "true", "--image", "a:1", "--requirements", "main.py"],
             "--requirements: main.py can't be installed into the image a:1",
         ),
+        (
+            ["-c", "true", "--image", "a:1", "--env", "DOCKER_HOST=tcp://elsewhere"],
+            "--env: DOCKER_HOST would change which Docker runs the image a:1",
+        ),
         (["-c", "true", "--stack", "x"], "name two queues. Use one of them"),
     ],
 )
