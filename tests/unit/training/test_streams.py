@@ -210,6 +210,19 @@ def test_wrong_examples_remove_what_is_there_and_end_the_wait(killed: str) -> No
         growth.wait(COUNT, lambda: None)
 
 
+def test_another_conversion_into_the_same_folder_ends_the_training(
+    killed: str,
+) -> None:
+    growth = open_data(killed, streams=True).growth
+    assert growth
+    for path in Path(killed).iterdir():
+        path.unlink()
+    with pytest.raises(SystemExit):
+        store(source(dies_at(20), ROWS[::-1].copy()), killed, Storage())
+    with pytest.raises(DataError, match="another conversion writes there now"):
+        growth.wait(COUNT, lambda: None)
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [

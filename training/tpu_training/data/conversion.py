@@ -155,10 +155,9 @@ def store(data: Source, output: str, storage: Storage) -> Manifest:
 
 def _continued(earlier: Manifest, planned: Manifest, output: str) -> Manifest:
     """Return `earlier`, if that conversion wrote what is planned now. Raises InputError."""
-    was, now = (each.split(manifest.TRAIN) for each in (earlier, planned))
-    heads = (dataclasses.replace(each, splits={}) for each in (earlier, planned))
-    if was.files[was.finished :] != now.files[was.finished :] or next(heads) != next(heads):
+    if not earlier.is_of(planned):
         raise _of_another(output)
+    was = earlier.split(manifest.TRAIN)
     logger.info("data: %d of %d files are in %s", was.finished, len(was.files), output)
     return earlier
 

@@ -78,10 +78,11 @@ def stored_files(data: DataSet) -> Iterator[manifests.DataFile]:
 class Growth:
     """How far the conversion of a dataset is, which finishes one group of files after the other."""
 
-    def __init__(self, directory: str, files_of: Shards, alive: Callable[[], None]) -> None:
-        """Look in `directory`; call `alive` now and then while waiting."""
-        self.path = f"{directory}/{manifests.PROGRESS}"
-        self._directory, self._files, self._alive = directory, files_of, alive
+    def __init__(self, data: "DataSet", alive: Callable[[], None]) -> None:
+        """Look for the files of `data`; call `alive` now and then while waiting."""
+        self.path = f"{data.directory}/{manifests.PROGRESS}"
+        self._directory, self._manifest, self._alive = data.directory, data.manifest, alive
+        self._files = data.shards(manifests.TRAIN)
         self._said = ""
         self.finished = 0
         self._look()
@@ -94,7 +95,14 @@ class Growth:
                 f"--data={self._directory}: its conversion failed and removed what was there; "
                 "mend its source, convert again, and train into a new --model-dir"
             )
-        self._said, self.finished = said, int(said[: manifests.DIGITS])
+        finished = int(said[: manifests.DIGITS])
+        plan = _read_plan(self._directory) if finished != self.finished else None
+        if plan and not plan.is_of(self._manifest):
+            raise DataError(
+                f"--data={self._directory}: another conversion writes there now; train with its "
+                "data into a new --model-dir"
+            )
+        self._said, self.finished = said, finished
         return before != self._said
 
     def has(self, examples: int) -> bool:
@@ -128,14 +136,19 @@ class Growth:
         return f"{self.finished} of {len(self._files.paths)} training files are there"
 
 
-def _open_growing(directory: str, streams: bool, alive: Callable[[], None]) -> DataSet:
-    """Return a dataset that is still converted. Raises DataError if `streams` is false."""
+def _read_plan(directory: str) -> manifests.Manifest | None:
     path = f"{directory}/{manifests.PLAN}"
     text = files.read_text(path)
-    if text is None:
+    return None if text is None else manifests.parse_manifest(text, path)
+
+
+def _open_growing(directory: str, streams: bool, alive: Callable[[], None]) -> DataSet:
+    """Return a dataset that is still converted. Raises DataError if `streams` is false."""
+    plan = _read_plan(directory)
+    if plan is None:
         raise manifests.no_manifest(directory)
-    data = DataSet(directory, manifests.parse_manifest(text, path))
-    growth = Growth(directory, data.shards(manifests.TRAIN), alive)
+    data = DataSet(directory, plan)
+    growth = Growth(data, alive)
     if not streams:
         raise DataError(
             f"--data={directory}: is still converted, and {growth.describe()}; wait until its "

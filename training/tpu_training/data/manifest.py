@@ -103,6 +103,13 @@ class Manifest:
             )
         return self.splits[name]
 
+    def is_of(self, other: "Manifest") -> bool:
+        """Return whether both are of one conversion, as far as files tell that neither has yet."""
+        ours, theirs = self.split(TRAIN), other.split(TRAIN)
+        there = max(ours.finished, theirs.finished)
+        heads = (dataclasses.replace(each, splits={}) for each in (self, other))
+        return ours.files[there:] == theirs.files[there:] and next(heads) == next(heads)
+
     def input_spec(self, image_size: int) -> DataSpec:
         """Return the model's input after resizing images to `image_size`; 0 keeps their size.
 
