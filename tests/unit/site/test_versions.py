@@ -25,7 +25,7 @@ RELEASE = yaml.safe_load((REPOSITORY / ".github/workflows/release.yml").read_tex
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both releases in a folder, as the workflow's bundle brings them to another repository."""
+    """Three releases in a folder, as the workflow's bundle brings them to another repository."""
     folder = tmp_path_factory.mktemp("versions")
     names = {"GIT_COMMITTER_NAME": "ada", "GIT_COMMITTER_EMAIL": "ada@example.com"}
     author = {name.replace("COMMITTER", "AUTHOR"): value for name, value in names.items()}

@@ -42,7 +42,7 @@ def test_what_runs_this_projects_code_signs_and_publishes_nothing() -> None:
         "attest": {"attestations", "id-token"},
         "publish": {"contents"},
         "index": {"id-token"},
-        "pages": {"contents"},
+        "pages": {"contents", "pages"},
     }
     for job in PUBLISHING:
         assert "actions/checkout" not in used(job)
