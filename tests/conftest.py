@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # Looking for garbage after each 700 new objects takes a seventh of the time. The whole
         # suite looks as often as users' processes do: what is freed too early shows there.
         gc.set_threshold(100_000)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave long tests out after the time that .ci/run sets: the quick ones must still end."""
+    until = float(os.environ.get("LONG_TESTS_UNTIL", "inf"))
+    if time.time() > until and _place(item) < len(ORDER):
+        pytest.skip("a long test, for which no time is left")
 
 
 @pytest.hookimpl(wrapper=True)
