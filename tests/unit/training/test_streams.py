@@ -15,7 +15,7 @@ from tests.patience import PATIENCE
 from tpu_training.data import arrays, conversion, data_set, output, shards
 from tpu_training.data.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, check_order, open_data
-from tpu_training.data.manifest import FILE_NAME, PROGRESS
+from tpu_training.data.manifest import FILE_NAME, PLAN, PROGRESS
 from tpu_training.data.pipeline import training_rows
 from tpu_training.data.source import Example, Examples, Source
 from tpu_training.errors import DataError, InputError, Interrupted
@@ -208,6 +208,16 @@ def test_wrong_examples_remove_what_is_there_and_end_the_wait(killed: str) -> No
         open_data(killed, streams=True)
     with pytest.raises(DataError, match="its conversion failed and removed what was there"):
         growth.wait(COUNT, lambda: None)
+
+
+def test_a_plan_that_is_just_being_written_tells_nothing(killed: str) -> None:
+    growth = open_data(killed, streams=True).growth
+    assert growth
+    plan, progress = Path(killed) / PLAN, Path(killed) / PROGRESS
+    plan.write_text(plan.read_text()[:-1])
+    progress.write_text(f"{FILES:08d}" + progress.read_text()[8:])
+    growth.wait(COUNT, lambda: None)
+    assert growth.finished == FILES
 
 
 def test_another_conversion_into_the_same_folder_ends_the_training(

@@ -1,5 +1,6 @@
 """Open a dataset in a directory or bucket, of a user's function, or in memory, and check it."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -96,14 +97,20 @@ class Growth:
                 "mend its source, convert again, and train into a new --model-dir"
             )
         finished = int(said[: manifests.DIGITS])
-        plan = _read_plan(self._directory) if finished != self.finished else None
-        if plan and not plan.is_of(self._manifest):
+        if finished != self.finished and self._is_replaced():
             raise DataError(
                 f"--data={self._directory}: another conversion writes there now; train with its "
                 "data into a new --model-dir"
             )
         self._said, self.finished = said, finished
         return before != self._said
+
+    def _is_replaced(self) -> bool:
+        # Of a plan that is written at this moment TensorFlow may read a part. The next one tells.
+        with contextlib.suppress(DataError):
+            plan = _read_plan(self._directory)
+            return plan is not None and not plan.is_of(self._manifest)
+        return False
 
     def has(self, examples: int) -> bool:
         """Return whether the files of the first so many `examples` of a training are there."""
