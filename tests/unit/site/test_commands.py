@@ -22,7 +22,7 @@ from .recorded import recorded
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
-VARIABLES = set(re.findall(r"^([A-Z]+) \?=", MAKEFILE, re.M))
+VARIABLES = set(re.findall(r"^([A-Z]+) [?:]=", MAKEFILE, re.M))
 TRAINING = {"train", "evaluate", "train-and-evaluate", "lr-range-test"}
 TOOLS = recorded()
 TESTED_ELSEWHERE = ("training/recipes/",)
