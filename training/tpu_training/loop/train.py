@@ -139,7 +139,7 @@ def train(
 
 @contextmanager
 def _saved_at_end(checkpoints: Checkpoints, step: int, saved: bool) -> Iterator[None]:
-    """Save `step` before a request to end, or data that doesn't come, is told, unless `saved`."""
+    """Save `step`, unless `saved`, before a request to end or missing data is reported."""
     try:
         yield
     except (DataError, Interrupted):
