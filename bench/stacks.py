@@ -1,8 +1,6 @@
 """Pulumi on whole stacks: previews, many slices, a pull request, the critical path of an update."""
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -36,38 +34,18 @@ _BARE = (root() / "bench" / "bare", "bare")
 
 
 def measure_preview() -> list[Result]:
-    """Both in today's environment."""
-    return against_bare("preview: this stack", Path(sys.prefix), goal=1.1)
-
-
-def against_bare(name: str, environment: Path, goal: float) -> list[Result]:
-    """Both previews in turn, after one of each to warm up; the ratio is that of each pair.
-
-    `environment` runs this stack's program; the bare one runs in the project's own.
-    """
+    """Both in today's environment, in turn, after one of each; the ratio is that of each pair."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         previews = Previews(folder / "state", TPUSTACK_BENCH_FILES=str(folder))
-        ours = (make_project(folder, environment), "local")
+        ours = (make_project(folder), "local")
         training = {"wheel": str(make_trainer(folder)), "data": str(write_mnist(folder))}
         write_stack(ours[0], Path(training["wheel"]), training=training)
         for program in (ours, _BARE):
             previews.add(*program)
             previews.seconds(*program)
         took = in_turn(lambda: previews.seconds(*ours), lambda: previews.seconds(*_BARE), _RUNS)
-    return [Result(f"{name} against a bare program", took.ratio, "ratio", goal=goal)]
-
-
-# --- `pulumi preview` in the environment of `make setup-deploy`, against a bare program in `.venv`.
-
-
-def measure_deploy() -> list[Result]:
-    """This stack in the environment of `make setup-deploy`, the bare program in the full one."""
-    # It stays for the next time.
-    environment = root() / ".bench" / "deploy"
-    tool = str(root() / "tools" / "make_venv.py")
-    subprocess.run([sys.executable, tool, "--deploy", "--into", str(environment)], check=True)
-    return against_bare("preview: deploy environment", environment, goal=0.7)
+    return [Result("preview: this stack against a bare program", took.ratio, "ratio", goal=1.1)]
 
 
 # --- `pulumi preview` of a stack with 256 slices against the same with one.
