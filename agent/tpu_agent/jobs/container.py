@@ -82,21 +82,24 @@ class Container:
             raise SetupError(f"Docker doesn't work on this machine: {why}")
         host, _, path = image.partition("/")
         is_own = _REGISTRY.fullmatch(host) and path.startswith(f"{project.replace(':', '/')}/")
+        config = {"DOCKER_CONFIG": str(self._login)} if is_own else {}
         try:
             for pause in (*_PAUSES, 0.0):
                 # After each call all that it left is removed, the login as well.
-                config = self._log_in(host, token()) if is_own else {}
-                if (code := call(["docker", "pull", "--quiet", image], config)) == 0:
+                why = self._log_in(host, token(), config) if is_own else ""
+                if not why and call(["docker", "pull", "--quiet", image], config) == 0:
                     break
                 time.sleep(pause)
+            else:
+                raise SetupError(
+                    f"--image: Docker can't log in to {host}: {why}"
+                    if why
+                    else f"--image: {image} can't be pulled (see the log). Is the name right? An "
+                    f"image in Artifact Registry of the project {project} needs {_READER} for the "
+                    "machine's service account; any other must be public"
+                )
         finally:
             shutil.rmtree(self._login, ignore_errors=True)
-        if code != 0:
-            raise SetupError(
-                f"--image: {image} can't be pulled (see the log). Is the name right? An image in "
-                f"Artifact Registry of the project {project} needs {_READER} for the machine's "
-                "service account; any other must be public"
-            )
         self._image.write_text(image if "@" in image else self._digest(image), "utf-8")
 
     def command(
@@ -127,19 +130,16 @@ class Container:
         """Remove a container of that name; return why there may still be one."""
         try:
             done = _docker("rm", "--force", self._name)
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             return str(error)
         return "" if done.returncode == 0 or _GONE in done.stderr else done.stderr.strip()
 
-    def _log_in(self, host: str, token: str) -> dict[str, str]:
-        """Return the variables with which Docker is logged in to a registry."""
+    def _log_in(self, host: str, token: str, config: Mapping[str, str]) -> str:
+        """Log in to a registry, in a folder of the attempt's own; return why it failed, or ""."""
         self._login.mkdir(mode=0o700, exist_ok=True)
-        config = {"DOCKER_CONFIG": str(self._login)}
         user = ("--username=oauth2accesstoken", "--password-stdin")
         done = _docker("login", *user, host, given=token, variables=config)
-        if done.returncode != 0:
-            raise SetupError(f"--image: Docker can't log in to {host}: {done.stderr.strip()}")
-        return config
+        return done.stderr.strip() or f"exit code {done.returncode}" if done.returncode else ""
 
     def _digest(self, image: str) -> str:
         """Return the name with digest of an image that is here."""
@@ -164,12 +164,17 @@ def machine_stops() -> bool:
 def _docker(
     *arguments: str, given: str = "", variables: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["docker", *arguments],
-        env={**os.environ, **(variables or {})},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE,
-        check=False,
-    )
+    command = ["docker", *arguments]
+    try:
+        return subprocess.run(
+            command,
+            env={**os.environ, **(variables or {})},
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"docker {arguments[0]} gave no answer in {_PATIENCE:g} s"
+        return subprocess.CompletedProcess(command, 1, "", why)

@@ -40,7 +40,15 @@ def killed(when: str) -> None:
 
 
 def login(arguments: list[str]) -> int:
-    """Keep the token where Docker does."""
+    """Keep the token where Docker does; fail once if the test wants it, or always."""
+    if (HERE / "hangs").exists():
+        (HERE / "hangs").unlink()
+        time.sleep(60)
+    if (refuses := HERE / "refuses").exists():
+        if not refuses.read_text():
+            refuses.unlink()
+        print("denied: try later", file=sys.stderr)
+        return 1
     config = Path(os.environ["DOCKER_CONFIG"]) / "config.json"
     config.write_text(json.dumps({"auths": {arguments[-1]: sys.stdin.read()}}))
     return 0

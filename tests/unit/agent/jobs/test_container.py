@@ -190,6 +190,23 @@ def test_a_registry_that_fails_once_is_asked_again(machine: Machine, image: str)
     assert len(machine.asked("pull")) == 2
 
 
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
+def test_a_registry_that_takes_no_login_at_first_is_asked_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("tpu_agent.jobs.container._PATIENCE", 3.0 if how == "hangs" else 30.0)
+    (machine.docker / how).touch()
+    assert machine.runs("true", OWN).code == 0
+    assert len(machine.asked("login")) == 2
+
+
+def test_a_registry_that_never_takes_a_login_is_named(machine: Machine) -> None:
+    (machine.docker / "refuses").write_text("always")
+    said = machine.runs("true", OWN).said
+    assert said == "--image: Docker can't log in to us-docker.pkg.dev: denied: try later"
+    assert machine.left() == []
+
+
 @pytest.mark.parametrize("code", CAUSES)
 def test_what_dockers_own_exit_codes_mean_is_told(machine: Machine, code: int) -> None:
     outcome = machine.runs(f"exit {code}")
