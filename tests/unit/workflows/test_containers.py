@@ -31,7 +31,7 @@ def test_every_image_is_that_of_the_pipeline_by_its_digest() -> None:
     stages = [line.split(" AS ") for line in of("FROM")]
     names = [name for _, name in stages]
     assert {image for image, _ in stages} - {*names} == {pinned}
-    assert {"command", "localcloud"} <= {*names}
+    assert {"tpustack", "localcloud"} <= {*names}
     assert DEVELOPMENT["image"] == pinned
 
 

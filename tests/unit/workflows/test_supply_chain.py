@@ -17,7 +17,8 @@ RELEASE: dict[str, Any] = yaml.safe_load(
     (root() / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
 )
 JOBS = RELEASE["jobs"]
-PUBLISHING = ("attest", "publish", "index", "pages")
+CONTAINERFILE = (root() / "Containerfile").read_text(encoding="utf-8")
+PUBLISHING = ("attest", "publish", "index", "pages", "registry")
 FOLDERS = (
     "requirements*.txt",
     "agent/tpu_agent/locks/*.txt",
@@ -43,6 +44,8 @@ def test_what_runs_this_projects_code_signs_and_publishes_nothing() -> None:
         "publish": {"contents"},
         "index": {"id-token"},
         "pages": {"contents", "pages"},
+        "images": set(),
+        "registry": {"attestations", "id-token", "packages"},
     }
     for job in PUBLISHING:
         assert "actions/checkout" not in used(job)
@@ -98,9 +101,25 @@ def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -
 def test_only_what_has_attestations_is_published() -> None:
     assert JOBS["attest"]["needs"] == "build"
     assert JOBS["publish"]["needs"] == JOBS["index"]["needs"] == "attest"
+    assert JOBS["registry"]["needs"] == ["attest", "images"]
     signed = [step["with"] for step in JOBS["attest"]["steps"] if "attest" in step["uses"]]
     assert signed[0] == {"subject-path": "dist/*"}
     assert all(re.fullmatch(r"dist/[a-z]+\.cdx\.json", each["sbom-path"]) for each in signed[1:])
+
+
+def test_each_image_of_the_containerfile_is_started_pushed_and_signed_by_its_digest() -> None:
+    targets = re.findall(r"^FROM installed AS (\w+)$", CONTAINERFILE, re.MULTILINE)
+    for job in ("images", "registry"):
+        assert sorted(JOBS[job]["strategy"]["matrix"]["image"]) == sorted(targets)
+    (build,) = [step["run"] for step in JOBS["images"]["steps"] if "run" in step]
+    assert '--target "$IMAGE"' in build
+    assert 'docker run --rm "$IMAGE" --version' in build
+    (signed,) = [
+        step["with"] for step in JOBS["registry"]["steps"] if "attest" in step.get("uses", "")
+    ]
+    outputs = {name: f"${{{{ steps.push.outputs.{name} }}}}" for name in ("name", "digest")}
+    assert signed["subject-name"] == outputs["name"]
+    assert signed["subject-digest"] == outputs["digest"]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
