@@ -1,9 +1,10 @@
 """`tpustack prove`: ask the real Google Cloud what docs/verification.md leaves open.
 
-A proof makes one spot TPU VM, asks each of `CLAIMS` once, deletes the TPU VM and writes what Google
-answered. A deadline that follows from the ceiling of money ends it, and everything that ends this
-process deletes the TPU VM, too. After a `kill -9`, the TPU VM deletes itself or powers itself off
-at the same deadline, and the next proof in the project deletes what is left.
+A proof makes one spot TPU VM and a small machine next to it, asks each of `CLAIMS` once, deletes
+both and writes what Google answered. A deadline that follows from the ceiling of money ends it, and
+everything that ends this process deletes both, too. After a `kill -9`, the TPU VM deletes itself or
+powers itself off at the same deadline, Google deletes the machine, and the next proof in the
+project deletes what is left.
 """
 
 import json
@@ -51,12 +52,17 @@ NAME: Final = "tpu-stack-prove"
 LIMIT_SECONDS, RESERVE_SECONDS, LEAST_SECONDS = 1800.0, 300.0, 900.0
 # A request whose answer was lost may still be carried out for so long. No source: a guess.
 _SETTLE_SECONDS = 60.0
-_PAUSE, _SCRIPT_SECONDS, _WORKER_SECONDS, _LOG_SECONDS = 10.0, 300.0, 600.0, 120.0
-_TPU = "https://tpu.googleapis.com/v2/"
+_PAUSE, _SCRIPT_SECONDS, _WORKER_SECONDS, _SHORT_SECONDS = 10.0, 300.0, 600.0, 120.0
+# The machine next to the TPU VM, and more than it costs in an hour anywhere, in US dollars.
+MACHINE, MACHINE_HOUR = "e2-standard-2", Decimal("0.15")
+_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
+# Each TPU VM listens on it, whatever its runtime does.
+_SSH = 22
+_TPU, _COMPUTE = "https://tpu.googleapis.com/v2/", "https://compute.googleapis.com/compute/v1/"
 _LOGS = "https://logging.googleapis.com/v2/entries:list"
 # Of google.rpc.Code, in the error of an operation.
 _EXHAUSTED = 8
-_SHOWN, _LONGEST, _KEPT = 5, 2000, 3
+_SHOWN, _KEPT = 5, 3
 
 
 # --- The TPU VM: no one logs in, since its start-up script writes what it sees to guest attributes
@@ -69,9 +75,15 @@ _OF_HOST = tuple(
     for name in ("accelerator-type", "agent-worker-number", "worker-network-endpoints")
 )
 Network = Mapping[str, str | bool]
-# Without an external address, Google wants Private Google Access in the network (enableExternalIps
-# in the TPU API's discovery document), which a project's default network lacks.
-_DEFAULT: Final[Network] = {"enableExternalIps": True}
+
+
+def default_network(project: str) -> Network:
+    """Return a project's default network, for a TPU VM with an external address.
+
+    Without one, Google wants Private Google Access (enableExternalIps in the TPU API's discovery
+    document), which that network lacks.
+    """
+    return {"network": f"projects/{project}/global/networks/default", "enableExternalIps": True}
 
 
 @dataclass(frozen=True)
@@ -97,23 +109,51 @@ class Plan:
 
     def node(self, name: str, now: float) -> dict[str, Any]:
         """Return the request, at a time, for the TPU VM of that name."""
-        values = {
-            "@SECONDS@": str(self.seconds - RESERVE_SECONDS),
-            "@ENTRIES@": repr((_NOTICE, *_OF_HOST)),
-            "@LABEL@": NAME,
-            "@NAME@": name,
-            "@URL@": f"{_TPU}projects/{self.project}/locations/{self.zone}/nodes/{name}",
-        }
-        script = re.sub("@[A-Z]+@", lambda found: values[found[0]], _SCRIPT.read_text("utf-8"))
-        switches = dict.fromkeys(("enable-guest-attributes", "serial-port-logging-enable"), "TRUE")
         return {
             "acceleratorType": self.tpu.name,
             "runtimeVersion": self.runtime.name,
             "schedulingConfig": {"spot": True},
             "labels": {NAME: str(math.ceil(now + self.seconds))},
             "networkConfig": dict(self.network),
-            "metadata": {**switches, "startup-script": script},
+            "metadata": self._metadata(f"{self.url('nodes')}/{name}", (_NOTICE, *_OF_HOST), ()),
         }
+
+    def machine(self, name: str, seconds: float, ports: Sequence[tuple[str, int]]) -> core.Json:
+        """Return the request for a machine that tries ports, and that Google deletes in time."""
+        metadata = self._metadata(f"{self.url('instances')}/{name}", (), ports)
+        disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": _IMAGE}}
+        places = {key: each for key, each in self.network.items() if key.endswith("network")}
+        ends = {"maxRunDuration": {"seconds": str(int(seconds))}}
+        return {
+            "name": name,
+            "machineType": f"zones/{self.zone}/machineTypes/{MACHINE}",
+            "disks": [disk],
+            "networkInterfaces": [places],
+            "scheduling": {**ends, "instanceTerminationAction": "DELETE"},
+            "metadata": {"items": [{"key": key, "value": each} for key, each in metadata.items()]},
+        }
+
+    def url(self, kind: str) -> str:
+        """Return where the zone's TPU VMs or machines are, or the network's firewall rules."""
+        host = str(self.network["network"]).partition("/networks/")[0]
+        return {
+            "nodes": f"{_TPU}projects/{self.project}/locations/{self.zone}/nodes",
+            "instances": f"{_COMPUTE}projects/{self.project}/zones/{self.zone}/instances",
+            "firewalls": f"{_COMPUTE}{host}/firewalls",
+        }[kind]
+
+    def _metadata(self, url: str, entries: Sequence[str], ports: Sequence[Any]) -> dict[str, str]:
+        values = {
+            "@SECONDS@": str(self.seconds - RESERVE_SECONDS),
+            "@ENTRIES@": repr(entries),
+            "@REACH@": repr(ports),
+            "@LABEL@": NAME,
+            "@NAME@": url.rpartition("/")[2],
+            "@URL@": url,
+        }
+        script = re.sub("@[A-Z]+@", lambda found: values[found[0]], _SCRIPT.read_text("utf-8"))
+        switches = dict.fromkeys(("enable-guest-attributes", "serial-port-logging-enable"), "TRUE")
+        return {**switches, "startup-script": script}
 
 
 def _offered(google: Google, project: str, zone: str, collection: str, field: str) -> set[str]:
@@ -130,7 +170,7 @@ class Unanswered(errors.TpustackError):
 
 
 class Proof:
-    """One proof.
+    """One proof. `left` has the URLs of what may stay.
 
     Args:
         google: makes the calls, which are noted as evidence.
@@ -150,11 +190,12 @@ class Proof:
         self.plan, self.google, self._unnoted = plan, Google(self._noted), google
         self._send, self._now, self._sleep = google.exchange, now, sleep
         self.name = f"{NAME}-{os.urandom(4).hex()}"
-        self._zone = f"{_TPU}projects/{plan.project}/locations/{plan.zone}"
         self.evidence: list[dict[str, Any]] = []
         self.asked: float | None = None
         self.seconds = 0.0
-        self.left = ""
+        self.left: list[str] = []
+        # By URL, for how long it may still appear after its deletion.
+        self._made: dict[str, float] = {}
         self._cleaned = False
         self._node: dict[str, Any] = {}
 
@@ -173,7 +214,7 @@ class Proof:
         """
         self.asked = self._now()
         body = self.plan.node(self.name, self.asked)
-        operation = self.google.post(f"{self._zone}/nodes", body, {"nodeId": self.name})
+        operation = self._make("nodes", body, {"nodeId": self.name})
         for _ in self.rounds(self.plan.seconds):
             operation = self.google.get(f"{_TPU}{operation['name']}")
             if operation.get("done"):
@@ -184,8 +225,14 @@ class Proof:
             if refusal.get("code") == _EXHAUSTED:
                 raise Unanswered(f"no capacity or quota now: {refusal['message']}")
             raise ApiError(400, str(refusal.get("message")))
-        self._node = self.google.get(f"{self._zone}/nodes/{self.name}")
+        self._node = self.google.get(self.url("nodes"))
         return self._node
+
+    def _make(self, kind: str, body: core.Json, query: dict[str, str] | None = None) -> core.Json:
+        """Ask Google for something of its own name; return the operation."""
+        # Before: the answer may be lost.
+        self._made[self.url(kind)] = _SETTLE_SECONDS
+        return self.google.post(self.plan.url(kind), body, query)
 
     @property
     def node(self) -> dict[str, Any]:
@@ -194,14 +241,45 @@ class Proof:
             raise Unanswered("no TPU VM was READY")
         return self._node
 
-    def wait(self, seconds: float, is_enough: Callable[..., object]) -> dict[str, Any]:
-        """Return what the TPU VM saw, as soon as it is enough or after so many seconds."""
+    def url(self, kind: str) -> str:
+        """Return where its own is, of a kind that `Plan.url` knows."""
+        return f"{self.plan.url(kind)}/{self.name}"
+
+    def machine(self) -> str:
+        """Return the URL of the machine next to the TPU VM, which the first call creates."""
+        if (url := self.url("instances")) not in self._made:
+            host, left = self.node["networkEndpoints"][0], self._deadline() - self._now()
+            ports = [(host["ipAddress"], port) for port in (_SSH, int(host["port"]))]
+            self._make("instances", self.plan.machine(self.name, left, ports))
+        return url
+
+    def block(self, address: str) -> None:
+        """Close the TPU VM's port for SSH to one address, by a rule for its account."""
+        rule = {
+            "name": self.name,
+            "description": self.node["labels"][NAME],
+            "network": self.plan.network["network"],
+            "priority": 0,
+            "denied": [{"IPProtocol": "tcp", "ports": [str(_SSH)]}],
+            "sourceRanges": [f"{address}/32"],
+            "targetServiceAccounts": [self.node["serviceAccount"]["email"]],
+        }
+        self._make("firewalls", rule)
+
+    def wait(
+        self, seconds: float, is_enough: Callable[..., object], machine: str = ""
+    ) -> dict[str, Any]:
+        """Return what the TPU VM saw, or a machine, once it is enough or after so many seconds."""
         seen: dict[str, Any] = {}
-        url = f"{_TPU}{self.node['name']}:getGuestAttributes"
+        query, node = {"queryPath": f"{NAME}/"}, f"{_TPU}{self.node['name']}:getGuestAttributes"
         for _ in self.rounds(seconds):
             with suppress(NotFound):  # As Compute Engine answers before anything was written.
-                answer = self.google.post(url, {"queryPath": f"{NAME}/"})
-                for host in answer.get("guestAttributes", ()):
+                hosts = (
+                    [self.google.get(f"{machine}/getGuestAttributes", query)]
+                    if machine
+                    else self.google.post(node, query).get("guestAttributes", ())
+                )
+                for host in hosts:
                     for item in host.get("queryValue", {}).get("items", ()):
                         seen = core.parse(item["value"].encode())
             if seen and is_enough(seen):
@@ -223,7 +301,8 @@ class Proof:
 
     def answer(self, name: str) -> dict[str, Any]:
         """Ask one claim and return its entry of the proof; the evidence of a wait is its ends."""
-        entry: dict[str, Any] = {"claim": name, "says": _says(name), "answer": None}
+        says = str(CLAIMS[name].__doc__).removeprefix("Ask whether ")
+        entry: dict[str, Any] = {"claim": name, "says": says, "answer": None}
         del self.evidence[:]
         try:
             if self._now() >= self._deadline():
@@ -236,84 +315,79 @@ class Proof:
             why = f"the answer has another form: {type(error).__name__}: {error}"
         notes = self.evidence[:1] + self.evidence[1:][-_KEPT:]
         entry |= {"why": console.line(why), "evidence": notes}
-        return dict(_redacted(entry, self.plan.project))
-
-    def standing(self, zone: str) -> list[dict[str, Any]]:
-        """Return the TPU VMs of all proofs in a zone (`-`: all)."""
-        url = f"{_TPU}projects/{self.plan.project}/locations/{zone}/nodes"
-        return [
-            node
-            for node in self._unnoted.pages(url, "nodes", partial=zone == "-")
-            if f"/nodes/{NAME}-" in node["name"]
-            and node.get("labels", {}).get(NAME, "").isdecimal()
-        ]
+        return dict(proofs.redacted(entry, self.plan.project))
 
     def earlier(self) -> list[str]:
-        """Return the TPU VMs of proofs whose time is over, by full name.
+        """Return what proofs have left whose time is over, by URL: TPU VMs and firewall rules.
 
         Raises TpustackError while the time of another proof is not over: it may be under way.
         """
-        found = self.standing("-")
-        for node in found:
-            ends = int(node["labels"][NAME])
-            if ends > self._now():
+        everywhere, left = f"{_TPU}projects/{self.plan.project}/locations/-/nodes", []
+        for node in self._unnoted.pages(everywhere, "nodes", partial=True):
+            ends = node.get("labels", {}).get(NAME, "")
+            if f"/nodes/{NAME}-" not in node["name"] or not ends.isdecimal():
+                continue
+            left.append(url := _TPU + node["name"])
+            if int(ends) > self._now():
                 raise errors.TpustackError(
                     f"{node['name']} is of another proof, which may last until "
-                    f"{datetime.fromtimestamp(ends, timezone.utc):%Y-%m-%d %H:%M:%S} UTC. Try "
-                    f"again after that. If it was killed, run {self._command(node['name'])}"
+                    f"{datetime.fromtimestamp(int(ends), timezone.utc):%Y-%m-%d %H:%M:%S} UTC. Try "
+                    f"again after that. If it was killed, run {_command(url)}"
                 )
-        return [node["name"] for node in found]
+        with suppress(Forbidden):  # Who may not look has made none.
+            for rule in self._unnoted.pages(rules := self.plan.url("firewalls"), "items"):
+                ends = rule.get("description", "")
+                own = rule["name"].startswith(f"{NAME}-") and ends.isdecimal()
+                if own and int(ends) <= self._now():
+                    left.append(f"{rules}/{rule['name']}")
+        return left
 
     def clean(self) -> None:
-        """Delete its TPU VM; `left` has it if it stays."""
+        """Delete all that it has made; `left` has what stays."""
         if not self._cleaned and self.asked is not None:
             console.say(f"deleting {self.name}")
-            own = f"projects/{self.plan.project}/locations/{self.plan.zone}/nodes/{self.name}"
-            self._delete(own, 0.0 if self._node else _SETTLE_SECONDS)
+            self._delete(self._made)
             self.seconds, self._cleaned = self._now() - self.asked, True
 
-    def _delete(self, name: str, settle: float = 0.0) -> None:
-        """Delete a TPU VM until Google no longer lists it; `left` has its full name if it may stay.
+    def _delete(self, settling: Mapping[str, float]) -> None:
+        """Delete what is at some URLs until Google no longer has it; `left` has what may stay.
 
-        An answer that was lost counts for nothing. Before Google has listed it, it is asked for
-        `settle` seconds: a request whose answer was lost may still be carried out.
+        An answer that was lost counts for nothing. What Google doesn't have is asked for again for
+        the given seconds: a request whose answer was lost may still be carried out.
         """
-        begun, (*_, zone, _, own) = self._now(), name.split("/")
+        begun, settle = self._now(), dict(settling)
         while True:
-            self.left = name
-            with suppress(errors.TpustackError):
-                found = [one for one in self.standing(zone) if one["name"].endswith(f"/{own}")]
-                self.left = name if found else ""
-                for node in found:
-                    settle = 0.0
-                    if node.get("state") != "DELETING":
-                        self.google.delete(_TPU + node["name"])
-            done = not self.left and self._now() >= begun + settle
+            self.left = []
+            for url in settle:
+                try:
+                    found = self.google.get(url)
+                    self.left.append(url)
+                    settle[url] = 0.0
+                    if found.get("state", found.get("status")) not in ("DELETING", "STOPPING"):
+                        self.google.delete(url)
+                except NotFound:
+                    pass
+                except errors.TpustackError:
+                    self.left = [*{*self.left, url}]
+            done = not self.left and self._now() >= begun + max(settle.values(), default=0.0)
             if done or self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
                 return
             self._sleep(_PAUSE)
 
-    def _command(self, name: str) -> str:
-        return (
-            f"`gcloud compute tpus tpu-vm delete {name.rpartition('/')[2]} "
-            f"--project {self.plan.project} --zone {name.split('/')[3]}`"
-        )
-
     def stays(self) -> str:
-        """Return what to run since a TPU VM was not deleted, as far as Google has confirmed."""
-        command = self._command(self.left)
-        return f"Google did not confirm the deletion. To stop paying, run {command}"
+        """Return what to run since something was not deleted, as far as Google has confirmed."""
+        commands = ", and ".join(map(_command, self.left))
+        return f"Google did not confirm the deletion. To stop paying, run {commands}"
 
     def run(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
         """Ask each claim, tell and return their entries; delete the TPU VM whatever happens.
 
         Raises:
-            TpustackError: when another proof's TPU VM stays; it names the command for it.
+            TpustackError: when something of another proof stays; it names the command for it.
         """
-        for name in self.earlier():
-            self._delete(name)
-            if self.left:
-                raise errors.TpustackError(self.stays())
+        self._delete(dict.fromkeys(self.earlier(), 0.0))
+        if self.left:
+            raise errors.TpustackError(self.stays())
         entries = []
         try:
             try:
@@ -328,6 +402,16 @@ class Proof:
             if self.left:
                 console.say(self.stays())
         return entries
+
+
+_KINDS = {"nodes": "tpus tpu-vm", "instances": "instances", "firewalls": "firewall-rules"}
+
+
+def _command(url: str) -> str:
+    """Return the command that deletes what is at a URL."""
+    project, _, *zone, kind, name = url.partition("/projects/")[2].split("/")
+    place = f" --zone {zone[0]}" if zone else ""
+    return f"`gcloud compute {_KINDS[kind]} delete {name} --project {project}{place}`"
 
 
 # --- The claims. Each returns whether it is true, and what shows it
@@ -428,8 +512,33 @@ def serial_output(proof: Proof) -> tuple[bool, str]:
     """Ask whether Cloud Logging gets a TPU VM's serial output."""
     wanted = f'textPayload:"{proof.node["name"].rpartition("/")[2]}: the start-up script runs"'
     body = {"resourceNames": [f"projects/{proof.plan.project}"], "filter": wanted}
-    found = any(proof.google.post(_LOGS, body).get("entries") for _ in proof.rounds(_LOG_SECONDS))
-    return found, "its first line is there" if found else f"nothing in {_LOG_SECONDS:g} s"
+    found = any(proof.google.post(_LOGS, body).get("entries") for _ in proof.rounds(_SHORT_SECONDS))
+    return found, "its first line is there" if found else f"nothing in {_SHORT_SECONDS:g} s"
+
+
+def reach(proof: Proof) -> tuple[bool, str]:
+    """Ask whether another machine of the network reaches the port that the API reports."""
+    port = int(proof.node["networkEndpoints"][0]["port"])
+    reached = _reached(proof, _SCRIPT_SECONDS, lambda ports: port in ports)
+    return port in reached, f"the API reports {port}; of 22 and {port} it reaches {reached}"
+
+
+def account_rule(proof: Proof) -> tuple[bool, str]:
+    """Ask whether a firewall rule for the TPU VM's account applies to it."""
+    if _SSH not in _reached(proof, _PAUSE, bool):
+        raise Unanswered(f"without the rule, the other machine doesn't reach port {_SSH} either")
+    proof.block(proof.google.get(proof.machine())["networkInterfaces"][0]["networkIP"])
+    reached = _reached(proof, _SHORT_SECONDS, lambda ports: _SSH not in ports)
+    how = "open" if _SSH in reached else "closed"
+    return _SSH not in reached, f"a rule that closes port {_SSH} leaves it {how}"
+
+
+def _reached(proof: Proof, seconds: float, is_enough: Callable[..., object]) -> list[int]:
+    """Return the TPU VM's ports that the other machine reaches. Raises Unanswered without any."""
+    seen = proof.wait(seconds, lambda seen: is_enough(seen["reached"]), proof.machine())
+    if not seen:
+        raise Unanswered("the start-up script of the other machine wrote nothing")
+    return list(seen["reached"])
 
 
 def deletion(proof: Proof) -> tuple[bool, str]:
@@ -450,40 +559,14 @@ CLAIMS: Final[Mapping[str, Callable[[Proof], tuple[bool, str]]]] = {
     "notice": notice,
     "host metadata": host_metadata,
     "serial output": serial_output,
+    "reach": reach,
+    "account rule": account_rule,
     "deletion": deletion,
 }
 """In the order in which they are asked."""
 
 
-def _says(name: str) -> str:
-    """Return a claim as a sentence: what its docstring asks."""
-    return str(CLAIMS[name].__doc__).removeprefix("Ask whether ")
-
-
-# --- What is written: proof.json, and a text for an issue
-
-_PRIVATE = (
-    (r'("startup-script": *)"(\\.|[^"\\])*"', r'\1"…"'),
-    (r"[\w.+-]+@[\w.-]+\w", "EMAIL"),
-    (r"\bprojects/[^-/\"'\s:?][^/\"'\s:?]*", "projects/PROJECT"),
-    # "not been used in project 1 before", "consumer 'project_number:1'", "projectNumber": "1"
-    (r"\b((?i:project([_ ]?number)?)[\": =]+)\d+", r"\1PROJECT"),
-    (r"\bya29\.[\w.-]+", "TOKEN"),
-    (r"\b\d{1,3}(\.\d{1,3}){3}\b", "ADDRESS"),
-)
-
-
-def _redacted(value: Any, project: str) -> Any:
-    """Return JSON without names of the project and people, addresses, tokens and long texts."""
-    if isinstance(value, dict):
-        return {key: _redacted(each, project) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_redacted(each, project) for each in value]
-    if not isinstance(value, str):
-        return value
-    for pattern, instead in ((rf"(?<![\w-]){re.escape(project)}(?![\w-])", "PROJECT"), *_PRIVATE):
-        value = re.sub(pattern, instead, value)
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}… ({len(value)} characters)"
+# --- What is written
 
 
 def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -499,25 +582,6 @@ def document(proof: Proof, claims: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "claims": list(claims),
     }
     return {**made, "digest": proofs.digest(made)}
-
-
-_ANSWERS = {True: "true", False: "false", None: "not answered"}
-
-
-def issue(document: Mapping[str, Any]) -> str:
-    """Return a proof as Markdown to paste into an issue."""
-    versions = ", ".join(f"{name} {each}" for name, each in document["versions"].items())
-    cost = document["cost"]
-    rows = (
-        f"| {one['says']} | {_ANSWERS[one['answer']]} | {one['why'].replace('|', '/')} |"
-        for one in document["claims"]
-    )
-    head = (
-        f"Proof on Google Cloud, {document['date']}: spot {document['acceleratorType']} in "
-        f"{document['zone']} with {document['runtimeVersion']}; {versions}; "
-        f"{duration(cost['seconds'])}, {money(Decimal(cost['dollars']))}."
-    )
-    return "\n".join((head, "", "| claim | answer | why |", "|---|---|---|", *rows))
 
 
 # --- The command
@@ -550,6 +614,7 @@ def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: 
         runtimes = [one for one in catalog.runtimes.values() if tpu.family in one.families]
         if hour and runtimes and tpu.hosts == 1:
             best = min(runtimes, key=lambda one: (not one.serves_grpc, one.broken))
+            hour = entries.Price(hour.amount + MACHINE_HOUR, hour.source)
             found.append((hour.amount, tpu.name, tpu, best, hour))
     if not found:
         why = "offers the project no TPU of one host with a known spot price"
@@ -568,13 +633,13 @@ def plan_of(google: Google, project: str, zone: str, network: Network, ceiling: 
 def _place(stack: str | None, project: str | None, zone: str | None) -> tuple[str, str, Network]:
     """Return the project, the zone and the network of the options or of the stack."""
     if stack is None and project is not None and zone is not None:
-        return project, zone, _DEFAULT
+        return project, zone, default_network(project)
     if project is not None or zone is not None:
         raise errors.UsageError("say where: either --stack, or --project and --zone")
     settings = stacks.load(engine.named(stack))
     network = settings.network
     if network.create:  # That one need not be there yet.
-        return settings.project, settings.zone, _DEFAULT
+        return settings.project, settings.zone, default_network(settings.project)
     host = f"projects/{network.project or settings.project}"
     given: Network = {
         "network": f"{host}/global/networks/{network.given_name}",
@@ -598,11 +663,11 @@ _FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> None:
     """Ask the real Google Cloud what docs/verification.md lists as open.
 
-    It creates the zone's cheapest spot TPU VM, tests each claim, deletes the TPU VM, and writes
-    proof.json and, to standard output, a text for an issue. It first shows what that costs, and
-    asks. The TPU VM is deleted before the ceiling is reached, and when the command is interrupted.
+    It creates the zone's cheapest spot TPU VM and a small machine, tests each claim, deletes both,
+    and writes proof.json and, to standard output, a text for an issue. It first shows what that
+    costs, and asks. Both are deleted before the ceiling is reached, and on an interruption.
 
-    Exit code 0: each claim is answered, 1: a TPU VM could not be deleted, 3: a claim is open.
+    Exit code 0: each claim is answered, 1: something could not be deleted, 3: a claim is open.
     """
     place = _place(**where)
     google = Google()
@@ -611,23 +676,24 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
         errors.refuse([Problem("--out", str(out), why, "Name a file in another folder")])
     plan = plan_of(google, *place, ceiling)
     proof = Proof(google, plan)
-    for name in proof.earlier():
-        console.say(f"{name} is of an earlier proof, and is deleted first")
+    for url in proof.earlier():
+        console.say(f"{url.rpartition('/')[2]} is of an earlier proof, and is deleted first")
     console.say(
-        f"A spot {plan.tpu.name} in {plan.zone} of {plan.project} with {plan.runtime.name}: "
+        f"A spot {plan.tpu.name} in {plan.zone} of {plan.project} with {plan.runtime.name}, and a "
+        f"small machine: "
         f"{money(plan.hour.amount)} an hour, so at most {money(plan.cost(plan.seconds))} for "
         f"{duration(plan.seconds)} (price of {plan.hour.source.date}: {plan.hour.source.url})"
     )
     if not yes and not click.confirm("Create it, ask, and delete it?", err=True):
         return
     claims = proof.run(
-        lambda one: console.say(f"{one['claim']}: {_ANSWERS[one['answer']]}; {one['why']}")
+        lambda one: console.say(f"{one['claim']}: {proofs.ANSWERS[one['answer']]}; {one['why']}")
     )
     made = document(proof, claims)
     try:
         out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     finally:
-        click.echo(console.plain(issue(made)))
+        click.echo(console.plain(proofs.issue(made)))
     if proof.left:
         sys.exit(1)
     sys.exit(3 if any(one["answer"] is None for one in claims) else 0)
