@@ -123,7 +123,7 @@ wheel: setup-deploy  ## Build the training wheel into dist/
 release: setup-deploy  ## Build wheels and sources of all distributions, and their digests, into dist/
 	@rm -rf dist
 	@# Each wheel is built from the source distribution, so that neither lacks what the other has.
-	@set -e; for source in . core training localcloud; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
+	@set -e; for source in . core training localcloud tpustack; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
 	  --no-build-isolation --python $(PY) --out-dir dist $$source; done
 	@cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS && cat SHA256SUMS
 
