@@ -102,8 +102,9 @@ catalog: setup  ## Generate what other packages know of TPUs and machines from i
 	@$(PY) tools/local_catalog.py
 	@$(PY) tools/training_catalog.py
 
-# Its release, if no later one is tagged.
-LATEST = $(if $(filter v$(VERSION).%,$(shell git tag --sort=version:refname --list 'v*' | tail -n 1)),latest)
+# Its release, if no later one is tagged; v0.3.0a1, b1 and rc1 come before one.
+LATEST = $(if $(filter v$(VERSION).%,$(shell git tag --sort=version:refname --list 'v*' | \
+  grep -v '[abc]' | tail -n 1)),latest)
 
 site: setup  ## Build the documentation site into build/site (VERSION=0.2 adds it to the branch gh-pages)
 ifdef VERSION
