@@ -15,7 +15,7 @@ from tpu_training.data.manifest import SPLITS
 from tpu_training.data.output import refuse_used
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
-from tpu_training.loop.callbacks import Callback, checked
+from tpu_training.loop.callbacks import checked
 from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, CreateModel, ModelDefinition
@@ -43,7 +43,7 @@ def fit(
     loss: Any = None,
     metrics: Sequence[Any] | Mapping[str, Any] = (),
     mode: str = "train-and-evaluate",
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Any] = (),
     tpu: str | None = None,
     tpu_project: str | None = None,
     tpu_zone: str | None = None,
@@ -70,7 +70,7 @@ def fit(
         loss: For a Keras model, a Keras loss, its name or a function.
         metrics: For a Keras model, Keras metrics, their names or functions.
         mode: `train`, `evaluate` or `train-and-evaluate`, which tests where there is a test split.
-        callbacks: What to call between two loops of steps.
+        callbacks: What to call between two loops of steps: tpu_training.Callbacks or Keras' own.
         tpu: A TPU's name, grpc://HOST:PORT, or `local`; None takes this machine's devices or
             what the environment names.
         tpu_project: The project of a TPU given by name.
