@@ -55,11 +55,12 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a dataset, or the examples to train with: a
-            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]). Features
-            and targets are arrays or dictionaries of arrays. A weight multiplies an example's
-            loss. A dictionary of "train", "validation" and "test" gives all splits at
-            once. Bytes, token ids and texts with a test split are written below `model_dir`.
+        data: The directory or gs:// URL of a dataset, tfds:NAME, hf:OWNER/NAME, or the examples to
+            train with: a tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[,
+            weights]). Features and targets are arrays or dictionaries of arrays. A weight
+            multiplies an example's loss. A dictionary of "train", "validation" and "test" gives
+            all splits at once. Bytes, token ids and texts with a test split are written below
+            `model_dir`.
         validation: Those that choose the best checkpoint, in one of these forms.
         test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.

@@ -145,12 +145,12 @@ def checked(given: object, place: str) -> Sequence[Callback]:
 
 
 # What the trainer does instead of some of Keras' callbacks, and of an option of EarlyStopping.
-_SAVES = "the trainer saves by itself, and with evaluation_interval=N it keeps the best as well"
+_SAVES = "the trainer saves checkpoints, and with evaluation_interval=N it keeps the best as well"
 _INSTEAD = {
     "ModelCheckpoint": _SAVES,
     "OrbaxCheckpoint": _SAVES,
     "BackupAndRestore": "the same call of fit continues where the last one ended",
-    "TensorBoard": "the trainer writes MODEL_DIR/tensorboard by itself",
+    "TensorBoard": "the trainer writes MODEL_DIR/tensorboard already",
     "SwapEMAWeights": "pass ema_decay=0.999",
     "restore_best_weights": "take the best with tpu_training.load(model_dir, best=True)",
 }
