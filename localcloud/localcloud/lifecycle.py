@@ -246,7 +246,7 @@ def _last_port(home: Path) -> int:
 
 
 class RequestsLog:
-    """A line for each request, in a file that begins anew when it is long; the one before stays.
+    """A line for each request, in a file that starts again when it is long; the last one stays.
 
     A handler of `logging` takes five times as long.
     """

@@ -53,7 +53,7 @@ class Store:
         # A killed emulator loses nothing this way; only a power cut might (sqlite.org/pragma.html).
         # Asked for first, it also spares the start two waits for the disk.
         self._db.execute("PRAGMA synchronous=OFF")
-        # Nobody else opens it: one lock for good spares seven system calls with each change.
+        # No other process opens it: one lock for good spares seven system calls with each change.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute(

@@ -110,7 +110,7 @@ def test_a_start_takes_another_port_where_somebody_has_the_last_one(started: Run
         assert status(started)["port"] != before
 
 
-def test_a_long_log_of_requests_begins_anew_and_the_one_before_stays(
+def test_a_long_log_of_requests_starts_again_and_the_last_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "_LOG_BYTES", 100)
