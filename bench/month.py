@@ -172,7 +172,7 @@ def _renew(cloud: Cloud) -> Callable[[], None]:
 
     def look() -> None:
         if cloud.state() in ("PREEMPTED", None):
-            cloud.now += DELETE_SECONDS
+            cloud.now += forecast.DELETE_SECONDS
             cloud.create()
 
     return look
