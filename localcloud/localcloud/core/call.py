@@ -48,7 +48,6 @@ def parse_json(text: bytes) -> Json:
         return {}
     try:
         loaded = json.loads(text)
-    # What is nested too deep is refused, too.
     except (ValueError, RecursionError) as error:
         raise invalid(f"Invalid JSON payload received. {error}") from None
     if not isinstance(loaded, dict):
@@ -288,9 +287,8 @@ class Tokens:
     def _verify(self, token: str) -> tuple[dict[str, Any], Principal]:
         payload, _, signature = token.removeprefix(_TOKEN_PREFIX).rpartition(".")
         # As bytes: of texts `compare_digest` takes only ASCII.
-        if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(
-            signature.encode(), self._sign(payload).encode()
-        ):
+        sent, right = signature.encode(), self._sign(payload).encode()
+        if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(sent, right):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
         claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload))
         sets, own = frozenset(claims.get("g", ())), bool(claims.get("c"))
