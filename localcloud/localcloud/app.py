@@ -25,6 +25,10 @@ from localcloud.services.storage import records
 from localcloud.services.tpu import api, catalog
 
 
+class PortError(Exception):
+    """It can't listen on its port."""
+
+
 class LocalCloud:
     """A local Google Cloud on one port of the loopback interface.
 
@@ -46,10 +50,10 @@ class LocalCloud:
         admin = Admin(self.cloud, lambda: self.listener.port, lambda: self.dispatcher.problems)
         try:
             self.listener = proxy.Listener(port, tls=tls, apis=answer, direct=admin.answer)
-        except OSError:
+        except OSError as error:
             # Another one, at another port, could not open the store.
             self.cloud.close()
-            raise
+            raise PortError(error.strerror) from None
 
     def start(self) -> None:
         """Serve, and resume what an earlier run left unfinished.

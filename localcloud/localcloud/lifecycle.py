@@ -35,8 +35,8 @@ _NOT_RUNNING = 3
 _OWN_FILES = 0o077
 # What `reset` removes.
 _STATE = (
-    *("state.sqlite", "state.sqlite-shm", "state.sqlite-wal", "localcloud.log", "requests.log"),
-    *("machines", "objects", "tpu"),
+    *("state.sqlite", "state.sqlite-shm", "state.sqlite-wal", "machines", "objects", "tpu"),
+    *("localcloud.log", "requests.log", "requests.log.1"),
 )
 
 
@@ -206,7 +206,7 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
 
 def _serve(home: Path, port: int | None, latency: core.Latency, starter: int | None) -> None:
     # Imported late: all APIs take a second to load, which only the server needs.
-    from localcloud.app import LocalCloud
+    from localcloud.app import LocalCloud, PortError
 
     held = _take_lock(home)
     # Problems go to standard error, which `start` keeps in a file.
@@ -217,9 +217,9 @@ def _serve(home: Path, port: int | None, latency: core.Latency, starter: int | N
         signal.signal(number, lambda *_: stopped.set())
     try:
         cloud = LocalCloud(home, port=_last_port(home) if port is None else port, latency=latency)
-    except OSError as error:
+    except PortError as error:
         if port is not None:
-            raise CommandError(f"cannot listen on --port {port}: {error.strerror}") from None
+            raise CommandError(f"cannot listen on --port {port}: {error}") from None
         cloud = LocalCloud(home, latency=latency)
     if starter not in (None, os.getppid()):
         # The process that started it was killed, and may have found nothing to stop.
@@ -262,7 +262,9 @@ class RequestsLog:
         with self._lock, contextlib.suppress(OSError):
             self._file.write(f"{now} {text}\n".encode())
             if self._file.tell() >= _LOG_BYTES:
-                self._path.replace(f"{self._path}.1")
+                # Somebody may have deleted it to free the disk.
+                with contextlib.suppress(FileNotFoundError):
+                    self._path.replace(f"{self._path}.1")
                 self._file = self._path.open("ab", buffering=0)
 
 

@@ -48,7 +48,7 @@ def parse_json(text: bytes) -> Json:
         return {}
     try:
         loaded = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise invalid(f"Invalid JSON payload received. {error}") from None
     if not isinstance(loaded, dict):
         raise invalid("Invalid JSON payload received. Expected an object.")
@@ -286,9 +286,9 @@ class Tokens:
 
     def _verify(self, token: str) -> tuple[dict[str, Any], Principal]:
         payload, _, signature = token.removeprefix(_TOKEN_PREFIX).rpartition(".")
-        if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(
-            signature, self._sign(payload)
-        ):
+        # As bytes: of texts `compare_digest` takes only ASCII.
+        sent, right = signature.encode(), self._sign(payload).encode()
+        if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(sent, right):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
         claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload))
         sets, own = frozenset(claims.get("g", ())), bool(claims.get("c"))

@@ -134,7 +134,7 @@ class Connection(BaseHTTPRequestHandler):
             return False
         self.requestline = line.decode("latin-1").strip()
         words = self.requestline.split()
-        if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or line[-1:] != b"\n":
             self.send_error(400, f"Bad request line: {self.requestline[:80]!r}")
             return False
         self.command, self.path, self.request_version = words

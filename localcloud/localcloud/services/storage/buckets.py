@@ -51,8 +51,9 @@ def insert(cloud: Cloud, call: Call) -> Json:
             settings=settings,
         )
         api.check_default_key(cloud, bucket, {})
-        records.put_bucket(cloud, bucket)
+        # The policy first: killed in between, the emulator has a name that is still free.
         _create_policy(cloud, bucket)
+        records.put_bucket(cloud, bucket)
     return records.bucket_resource(bucket)
 
 

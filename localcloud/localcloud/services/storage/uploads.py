@@ -128,6 +128,9 @@ def _proceed(cloud: Cloud, call: Call) -> Json | Response:
 def _require_session(cloud: Cloud, upload: str) -> Record:
     missing = ApiError(404, f"No such upload: {upload or 'the upload_id is missing'}")
     record = cloud.store.load(records.UPLOAD, upload, missing)
+    if record["generation"] is None and not Contents(cloud).upload_path(upload).exists():
+        # Its last step broke off when the bytes were in the bucket already.
+        raise missing
     if record["created"] + versions.UPLOAD_LIFETIME < cloud.clock.now():
         raise ApiError(410, f"The upload {upload} has expired: it was not finished in a week.")
     return record

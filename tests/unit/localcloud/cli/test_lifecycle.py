@@ -121,6 +121,11 @@ def test_a_long_log_of_requests_starts_again_and_the_last_one_stays(
     lines = before + (tmp_path / "requests.log").read_text().splitlines()
     assert [line.split()[5][-1] for line in lines] == ["2", "3", "4"]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} 200 ", lines[0])
+    # Whoever needs its place on the disk gets it back.
+    (tmp_path / "requests.log").unlink()
+    for _ in range(3):
+        log.write("200 storage.buckets.get GET /b/deleted 0 ms")
+    assert (tmp_path / "requests.log").exists()
 
 
 def test_commands_say_that_nothing_runs(run: Run) -> None:
@@ -179,6 +184,16 @@ def test_a_taken_port_is_a_clear_failure(run: Run) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_start_that_cannot_write_does_not_blame_its_port(run: Run, home: Path) -> None:
+    home.mkdir(mode=0o700)
+    (home / "tls").touch()
+    for port in ([], ["--port", "0"]):
+        done = run("start", *port)
+        assert done.returncode == 1
+        assert "tls" in done.stderr
+        assert "--port" not in done.stderr
+
+
 def test_wrong_input_is_refused_with_exit_code_2(run: Run, tmp_path: Path) -> None:
     assert run("start", "--port", "70000").returncode == 2
     assert run("start", "--latency", "slow").returncode == 2
@@ -195,7 +210,9 @@ def test_reset_forgets_what_the_cloud_made_and_nothing_else(started: Run, home: 
     body = {"name": "gone-bucket", "location": "us-central1"}
     assert client(environment).post(url, params={"project": "tpu-stack-local"}, json=body).ok
     (home / "notes.txt").write_text("the user's own")
+    (home / "requests.log.1").touch()
     assert started("reset").returncode == 0
+    assert not (home / "requests.log.1").exists()
     assert started("status").returncode == 3
     assert (home / "notes.txt").exists()
     assert started("start").returncode == 0

@@ -63,7 +63,9 @@ def test_an_unknown_field_or_parameter_is_refused_with_its_name(
     assert local_cloud.dispatcher.problems == before + 2
 
 
-@pytest.mark.parametrize("body", [b"{", b"[1]", b'"text"', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[1]", b'"text"', b"\xff", pytest.param(b"[" * 100_000, id="deep")]
+)
 def test_a_body_that_is_not_a_json_object_is_refused(api: Client, body: bytes) -> None:
     answer = api.session.post(
         f"https://{BUCKETS}?project=tpu-stack-local",

@@ -139,6 +139,7 @@ def test_a_content_length_that_is_not_a_number_is_refused(connect: Connect, leng
     [
         "GET /",
         "GET / HTTP/2.0",
+        f"GET /{'x' * ((1 << 16) - 14)} HTTP/1.1",
         "GET / HTTP/1.1\r\nNo colon",
         "GET / HTTP/1.1\r\nHost : blank before the colon",
         "GET / HTTP/1.1\r\nFolded: a\r\n b: a line that goes on",

@@ -55,6 +55,24 @@ def test_creating_your_own_bucket_again_is_a_conflict(api: Client, bucket: Bucke
     assert "you already own it" in str(create(api, 409, name=bucket.name))
 
 
+def test_a_creation_that_breaks_off_can_be_repeated(
+    api: Client, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, written = cloud.store.put, []
+
+    def break_off(*record: Any) -> None:
+        if written:
+            raise OSError("killed")
+        written.append(record)
+        put(*record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cloud.store, "put", break_off)
+        create(api, 500, name="broken-off")
+    assert written
+    create(api, name="broken-off")
+
+
 def test_a_name_taken_by_another_project_is_not_available(
     api: Client, cloud: Cloud, bucket: Bucket
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import requests
 
 from localcloud.app import LocalCloud
+from localcloud.core import Record
 from localcloud.core.clock import VirtualClock
 from localcloud.services.storage import records, versions
 from localcloud.testing import Client
@@ -167,6 +168,24 @@ def test_an_interrupted_upload_keeps_the_bytes_that_arrived(
     kept = until(lambda: send(bucket, url, b"", "bytes */9000000").headers.get("Range"))
     assert kept == f"bytes=0-{QUANTUM - 1}"
     assert bucket.names() == []
+
+
+def test_an_upload_whose_last_step_broke_off_is_begun_again(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bucket.api.local_cloud.cloud.store
+    put, url = store.put, start(bucket)
+
+    def break_off(kind: str, key: str, record: Record) -> None:
+        if kind == records.UPLOAD:
+            raise OSError("killed")
+        put(kind, key, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "put", break_off)
+        assert send(bucket, url, b"1", "bytes 0-0/1").status_code == 500
+    assert send(bucket, url, b"1", "bytes 0-0/1").status_code == 404
+    assert bucket.read("big") == b"1"
 
 
 def test_a_resumable_upload_survives_a_restart(tmp_path: Path, clock: VirtualClock) -> None:
