@@ -15,7 +15,7 @@ from tpu_training.data.manifest import SPLITS
 from tpu_training.data.output import refuse_used
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
-from tpu_training.loop.callbacks import Callback, checked
+from tpu_training.loop.callbacks import checked
 from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, CreateModel, ModelDefinition
@@ -43,7 +43,7 @@ def fit(
     loss: Any = None,
     metrics: Sequence[Any] | Mapping[str, Any] = (),
     mode: str = "train-and-evaluate",
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Any] = (),
     tpu: str | None = None,
     tpu_project: str | None = None,
     tpu_zone: str | None = None,
@@ -55,11 +55,12 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a dataset, or the examples to train with: a
-            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]). Features
-            and targets are arrays or dictionaries of arrays. A weight multiplies an example's
-            loss. A dictionary of "train", "validation" and "test" gives all splits at
-            once. Bytes, token ids and texts with a test split are written below `model_dir`.
+        data: The directory or gs:// URL of a dataset, tfds:NAME, hf:OWNER/NAME, or the examples to
+            train with: a tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[,
+            weights]). Features and targets are arrays or dictionaries of arrays. A weight
+            multiplies an example's loss. A dictionary of "train", "validation" and "test" gives
+            all splits at once. Bytes, token ids and texts with a test split are written below
+            `model_dir`.
         validation: Those that choose the best checkpoint, in one of these forms.
         test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
@@ -70,7 +71,7 @@ def fit(
         loss: For a Keras model, a Keras loss, its name or a function.
         metrics: For a Keras model, Keras metrics, their names or functions.
         mode: `train`, `evaluate` or `train-and-evaluate`, which tests where there is a test split.
-        callbacks: What to call between two loops of steps.
+        callbacks: What to call between two loops of steps: tpu_training.Callbacks or Keras' own.
         tpu: A TPU's name, grpc://HOST:PORT, or `local`; None takes this machine's devices or
             what the environment names.
         tpu_project: The project of a TPU given by name.
