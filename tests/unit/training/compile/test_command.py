@@ -331,7 +331,7 @@ def test_a_damaged_entry_is_told_with_one_line_and_compiled_again(
 ) -> None:
     arguments = (*RESNET, "--tpu=v3-8", *BATCHES, "--quick")
     run(capsys, *arguments)
-    for entry in session.cache_folder().glob("*.json"):
+    for entry in session.cache_folder("compile").glob("*.json"):
         entry.write_text(content)
     code, out, _ = run(capsys, *arguments)
     assert code == 0
@@ -381,7 +381,7 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
     while any(writer.is_alive() for writer in writers):
         found = session.load_entry("key", Compiled)
         assert found is None or found.needed_bytes in (1, 2)
-    assert [path.name for path in session.cache_folder().iterdir()] == ["key.json"]
+    assert [path.name for path in session.cache_folder("compile").iterdir()] == ["key.json"]
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
