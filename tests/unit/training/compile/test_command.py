@@ -547,3 +547,27 @@ def test_a_libtpu_that_cannot_read_this_tensorflows_programs_is_named(
     problems = list(machine_problems(lowers=False))
     assert bool(problems) == old
     assert not old or f"libtpu {libtpu} is older than TensorFlow {tensorflow}" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("tpu", "why"),
+    [
+        ("tpu7x-standard-4t", "where Google supports JAX and PyTorch"),
+        (
+            "ct6e-standard-4t:4x4",
+            "because it drives only the chips of its own machine, one of 4",
+        ),
+    ],
+)
+def test_a_step_is_compiled_only_for_what_can_run_it(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler, tpu: str, why: str
+) -> None:
+    asked = (*RESNET, f"--tpu={tpu}", "--quick", *BATCHES)
+    code, _, err = run(capsys, *asked)
+    assert code == 2
+    assert f"--backend=tensorflow: doesn't run on --tpu={tpu}, {why}; use --backend=jax" in err
+    assert not compiler.asked
+    code, out, err = run(capsys, *asked, "--backend=jax")
+    assert (code, err) == (0, "")
+    assert f"{tpu}: " in out
+    assert compiler.asked == [(tpu, "train", False)]

@@ -73,6 +73,25 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
     assert kept.train.needed_bytes == memory["needed_bytes"]
 
 
+@pytest.mark.parametrize(
+    ("tpu", "replicas"), [("tpu7x-standard-4t", 8), ("tpu7x-standard-4t:2x2x2", 16)]
+)
+def test_the_compiler_knows_a_tpu7x(
+    capsys: pytest.CaptureFixture[str], tpu: str, replicas: int
+) -> None:
+    asked = (*JOB, f"--tpu={tpu}", "--backend=jax", "--quick", "--json")
+    code, out, err = compile_(capsys, *asked)
+    assert (code, err) == (0, "")
+    (answer,) = json.loads(out)["answers"]
+    assert answer["replicas"] == replicas
+    assert answer["train"]["limit_bytes"] / 2**30 == pytest.approx(94.7, abs=0.1)
+    assert answer["bound"]["parts"].keys() == {
+        "matrix units",
+        "HBM bandwidth",
+        "links between chips",
+    }
+
+
 @pytest.mark.slow
 def test_a_step_keeps_neither_scores_nor_logits_of_8192_tokens(
     capsys: pytest.CaptureFixture[str],
