@@ -108,6 +108,40 @@ def test_a_schedule_of_rates_by_epochs_is_followed(
     assert rates == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25])
 
 
+def test_a_rate_of_zero_is_left_again(fit: Callable[..., tpu_training.Result]) -> None:
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 * epoch)
+    rates = [row["learning_rate"] for row in fit(scheduler, epochs=3).history]
+    assert rates == pytest.approx([0, 0, 0.1, 0.1, 0.2, 0.2])
+
+
+@pytest.mark.parametrize(("interval", "stopped_at"), [(0, 3), (2, 3), (2, 4)])
+def test_a_restart_lowers_the_rate_no_second_time(
+    fit: Callable[..., tpu_training.Result], interval: int, stopped_at: int
+) -> None:
+    class Stop(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == stopped_at:
+                self.control.stop()
+
+    def train(*callbacks: Any) -> list[float]:
+        halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+        result = fit(halved, *callbacks, evaluation_interval=interval)
+        return [row["learning_rate"] for row in result.history]
+
+    halved = [0.1 / 2 ** (1 + step // 2) for step in range(8)]
+    assert train(Stop()) == pytest.approx(halved[:stopped_at])
+    assert train() == pytest.approx(halved[stopped_at:])
+
+
+def test_rates_by_epoch_are_refused_where_a_schedule_changes_them_too(
+    fit: Callable[..., tpu_training.Result],
+) -> None:
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1)
+    with pytest.raises(InputError, match=r"LearningRateScheduler\]: sets the rate, which a sche"):
+        fit(scheduler, optimizer="sgd")
+    fit(scheduler, optimizer="sgd", warmup_fraction=0, schedule="constant")
+
+
 def test_a_callback_of_ones_own_reaches_the_keras_model(
     fit: Callable[..., tpu_training.Result],
 ) -> None:

@@ -55,6 +55,8 @@ class Control:
         save: Saves a checkpoint after the loop that runs.
         epoch_steps: The steps from one validation to the next or, without any, of all examples.
         validates: Whether there are validations in between.
+        has_schedule: Whether the rate changes by itself.
+        factor: What the schedule's rate is multiplied by.
     """
 
     def __init__(
@@ -62,30 +64,34 @@ class Control:
         model: Callable[[], Any],
         save: Callable[[], None],
         scale: Callable[[float], None],
-        rate: Callable[[], float],
+        schedule: Callable[[], float],
         epoch_steps: int,
         validates: bool,
+        has_schedule: bool,
     ) -> None:
-        self._model, self.save, self._scale, self._rate = model, save, scale, rate
-        self.epoch_steps, self.validates = epoch_steps, validates
-        self.stopped, self._factor = False, 1.0
+        self._model, self.save, self._scale, self._schedule = model, save, scale, schedule
+        self.epoch_steps, self.validates, self.has_schedule = epoch_steps, validates, has_schedule
+        self.stopped, self.factor = False, 1.0
 
     def scale_rate(self, factor: float) -> None:
         """Multiply the schedule's rate by `factor` from now on; a resumed training keeps that."""
-        self._factor = float(factor)
-        self._scale(self._factor)
+        self.factor = float(factor)
+        self._scale(self.factor)
 
     @property
     def learning_rate(self) -> float:
         """The rate of the next step; another one that is set scales the schedule from there."""
-        self._model()  # Brings the number of the step here, too.
-        return self._rate()
+        return self.factor * self._scheduled()
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         # The last rate of a schedule may be 0, which nothing scales.
-        if now := self.learning_rate:
-            self.scale_rate(self._factor * rate / now)
+        if scheduled := self._scheduled():
+            self.scale_rate(rate / scheduled)
+
+    def _scheduled(self) -> float:
+        self._model()  # Brings the number of the step here, too.
+        return self._schedule()
 
     @property
     def model(self) -> Any:
@@ -165,15 +171,27 @@ class KerasCallbacks(Callback):
     def __init__(self, given: Sequence[Any]) -> None:
         self._given = given
         self._loops: list[tuple[int, dict[str, float]]] = []
-        self._ended = self._last = 0
+        self._ended, self._last = 0, sys.maxsize
 
     def start(self, step: int) -> None:
-        """Show them the model."""
+        """Show them the model; within an epoch a restart keeps the rate that they had set."""
+        control, scheduler = self.control, sys.modules["keras"].callbacks.LearningRateScheduler
+        if control.has_schedule and any(isinstance(each, scheduler) for each in self._given):
+            raise InputError(
+                "callbacks=[LearningRateScheduler]: sets the rate, which a schedule changes too; "
+                "pass warmup_fraction=0 and schedule='constant', compile the model with a constant "
+                "learning_rate, or omit LearningRateScheduler"
+            )
         for each in self._given:
             each.set_params({"epochs": None, "steps": None, "verbose": 0})
-            each.set_model(_ShownModel(self.control))
+            each.set_model(_ShownModel(control))
         self._call("on_train_begin", {})
-        self._call("on_epoch_begin", step // self.control.epoch_steps, {})
+        # A restart repeats a validation that is due, which ends the epoch.
+        every, validates = control.epoch_steps, control.validates
+        factor = control.factor
+        self._call("on_epoch_begin", max(0, step - validates) // every, {})
+        if (step if validates else step % every) and control.factor != factor:
+            control.scale_rate(factor)
 
     def before_loop(self, step: int, report: LoopReport) -> None:
         """End a batch, and an epoch that no validation ends."""
@@ -203,7 +221,7 @@ class KerasCallbacks(Callback):
         self._loops, self._ended = [], step
         epoch = (step - 1) // self.control.epoch_steps
         self._call("on_epoch_end", epoch, {**mean, **validated})
-        if step < self._last:
+        if step < self._last and not self.control.stopped:
             self._call("on_epoch_begin", epoch + 1, {})
 
     def _call(self, method: str, *arguments: Any) -> None:
