@@ -26,6 +26,8 @@ from tpu_training.serving import EXPORTED
 if TYPE_CHECKING:
     from tpu_training.serving.model import RestoredModel
 
+# The trainer's own optimizers; another name is one of Keras', if the model is a function.
+_NAMED = KerasParams.__dataclass_fields__["optimizer"].metadata["choices"]
 # features and targets of a split
 Arrays = tuple[Any, ...]
 
@@ -55,12 +57,11 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a dataset, tfds:NAME, hf:OWNER/NAME, or the examples to
-            train with: a tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[,
-            weights]). Features and targets are arrays or dictionaries of arrays. A weight
-            multiplies an example's loss. A dictionary of "train", "validation" and "test" gives
-            all splits at once. Bytes, token ids and texts with a test split are written below
-            `model_dir`.
+        data: A dataset's directory or gs:// URL, tfds:NAME, hf:OWNER/NAME, or examples: a
+            tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]). Features
+            and targets are arrays or dictionaries of arrays. A weight multiplies an example's
+            loss. A dictionary of "train", "validation" and "test" gives all splits at
+            once. Bytes, token ids and texts with a test split are written below `model_dir`.
         validation: Those that choose the best checkpoint, in one of these forms.
         test: Those to evaluate with at the end.
         model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
@@ -91,7 +92,7 @@ def fit(
     if mode not in MODES:
         problems.append(errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}"))
     start.prepare_tensorflow(tpu, True, values.get("backend"))
-    if isinstance(optimizer, str):
+    if optimizer in _NAMED or (isinstance(optimizer, str) and isinstance(model, str)):
         values["optimizer"], optimizer = optimizer, None
     definition = noted(_definition, model, task, params)
     made = definition and noted(_params, definition, params, values)
@@ -320,10 +321,27 @@ def _compiled(
             if loss is None:
                 weights = getattr(model._compile_loss, "_user_loss_weights", None)
                 settings["loss_weights"] = weights
+        if isinstance(optimizer, str):
+            given["optimizer"] = _keras_optimizer(optimizer)
         model.compile(**{**settings, **given})
         return model
 
     return replace(definition, create_model=compiled)
+
+
+def _keras_optimizer(name: str) -> Any:
+    """Return Keras' optimizer of that name; its own `get` knows no Lamb, among others."""
+    import keras
+
+    kinds = [kind for kind in vars(keras.optimizers).values() if isinstance(kind, type)]
+    # Those with the word take other optimizers.
+    by_name = {kind.__name__.lower(): kind for kind in kinds if "Optimizer" not in kind.__name__}
+    if kind := by_name.get(name.lower()):
+        return kind()
+    raise errors.InputError(
+        f"optimizer={name!r}: unknown; expected one of the trainer's, {', '.join(_NAMED)}, or of "
+        f"Keras', {', '.join(sorted(by_name))}"
+    )
 
 
 def _definition(

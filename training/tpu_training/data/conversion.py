@@ -263,8 +263,8 @@ def load_source(name: str, options: Options) -> Source:
         return arrays.load_digits(options)
     path = Path(name)
     if name.startswith(manifest.BY_NAME):
-        load = tables.load_hub if name.startswith(manifest.HUB) else tables.load_prepared
-        return load(name, options)
+        is_hub = name.startswith(manifest.HUB)
+        return (tables.load_hub if is_hub else tables.load_prepared)(name, options)
     if not path.exists():
         raise InputError(f"--source={name}: no such file or directory")
     for matches, load in _FORMS:

@@ -93,7 +93,7 @@ def load_hub(given: str, options: Options) -> Source:
         files = [Path(file) for file in library.list_repo_files(**where)]
         every = [file for file in files if file.suffix in _TABLES]
         own = [str(file) for file in every if file.parent in _searched(Path(*folders))]
-        root = own and library.snapshot_download(allow_patterns=own, **where)
+        root = library.snapshot_download(allow_patterns=own, **where) if own else ""
     except Exception as error:  # Its own types, those of its HTTP client, and of the disk.
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"{given}: can't be downloaded ({reason})") from error
