@@ -236,13 +236,8 @@ class Trainer:
             self._cluster.fetch(to_change=True)
             factor.assign(to)
 
-        schedule, last = state.optimizer.rate, data.steps(params) - 1
-        steps = (0, last // 2, last) if self._observers else ()
-        control = Control(
-            *(self._model, self._shutdown.request_save, scale),
-            *(lambda: float(schedule(state.step)), every or whole, bool(every)),
-            has_schedule=len({float(schedule(tf.constant(at, tf.int64))) for at in steps}) > 1,
-        )
+        schedule = state.optimizer.rate, state.step, data.steps(params)
+        control = Control(self._model, self._shutdown.request_save, scale, *schedule, every, whole)
         # What an earlier run scaled stays scaled, whether or not a callback is still given.
         if self._observers or record.rate_factor != 1:
             with self._cluster.strategy.scope():

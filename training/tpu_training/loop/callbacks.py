@@ -55,7 +55,6 @@ class Control:
         save: Saves a checkpoint after the loop that runs.
         epoch_steps: The steps from one validation to the next or, without any, of all examples.
         validates: Whether there are validations in between.
-        has_schedule: Whether the rate changes by itself.
         factor: What the schedule's rate is multiplied by.
     """
 
@@ -64,13 +63,16 @@ class Control:
         model: Callable[[], Any],
         save: Callable[[], None],
         scale: Callable[[float], None],
-        schedule: Callable[[], float],
-        epoch_steps: int,
-        validates: bool,
-        has_schedule: bool,
+        schedule: Callable[[Any], Any],
+        step: Any,
+        steps: int,
+        validation_steps: int,
+        data_steps: int,
     ) -> None:
-        self._model, self.save, self._scale, self._schedule = model, save, scale, schedule
-        self.epoch_steps, self.validates, self.has_schedule = epoch_steps, validates, has_schedule
+        """Take `schedule`, the rate of each of `steps` as it is without a factor, and the next."""
+        self._model, self.save, self._scale = model, save, scale
+        self._schedule, self._step, self._steps = schedule, step, steps
+        self.epoch_steps, self.validates = validation_steps or data_steps, bool(validation_steps)
         self.stopped, self.factor = False, 1.0
 
     def scale_rate(self, factor: float) -> None:
@@ -91,7 +93,13 @@ class Control:
 
     def _scheduled(self) -> float:
         self._model()  # Brings the number of the step here, too.
-        return self._schedule()
+        return float(self._schedule(self._step))
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether the rate changes where no callback sets it."""
+        some = (0, self._steps // 2, self._steps - 1)
+        return len({float(self._schedule(step)) for step in some}) > 1
 
     @property
     def model(self) -> Any:
