@@ -146,8 +146,9 @@ def test_a_callback_of_ones_own_reaches_the_keras_model(
     fit: Callable[..., tpu_training.Result],
 ) -> None:
     sums: list[float] = []
+    base: Any = keras.callbacks.Callback
 
-    class Own(keras.callbacks.Callback):  # type: ignore[misc]
+    class Own(base):  # type: ignore[misc]
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             sums.append(float(np.abs(self.model.get_weights()[0]).sum()))
             self.model.stop_training = epoch == 1
