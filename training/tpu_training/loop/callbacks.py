@@ -63,6 +63,7 @@ class Control:
         model: Callable[[], Any],
         save: Callable[[], None],
         scale: Callable[[float], None],
+        wait: Callable[[], None],
         schedule: Callable[[Any], Any],
         step: Any,
         steps: int,
@@ -70,7 +71,7 @@ class Control:
         data_steps: int,
     ) -> None:
         """Take `schedule`, the rate of each of `steps` as it is without a factor, and the next."""
-        self._model, self.save, self._scale = model, save, scale
+        self._model, self.save, self._scale, self._wait = model, save, scale, wait
         self._schedule, self._step, self._steps = schedule, step, steps
         self.epoch_steps, self.validates = validation_steps or data_steps, bool(validation_steps)
         self.stopped, self.factor = False, 1.0
@@ -89,6 +90,7 @@ class Control:
     def learning_rate(self, rate: float) -> None:
         # The last rate of a schedule may be 0, which nothing scales.
         if scheduled := self._scheduled():
+            self._wait()  # A restart from the checkpoint that is pending sets the rate again.
             self.scale_rate(rate / scheduled)
 
     def _scheduled(self) -> float:
