@@ -87,7 +87,7 @@ def test_without_validations_an_epoch_ends_with_the_data(
     calls: list[Any] = []
     told = lambda epoch, logs: calls.append((epoch, sorted(logs)))  # noqa: E731
     fit(keras.callbacks.LambdaCallback(on_epoch_end=told), epochs=2.5, steps_per_loop=3)
-    assert calls == [(epoch, ["accuracy", "loss"]) for epoch in (1, 2)]
+    assert calls == [(epoch, ["accuracy", "loss"]) for epoch in (0, 1, 2)]
 
 
 def test_they_lower_the_rate_and_stop(fit: Callable[..., tpu_training.Result]) -> None:
@@ -104,8 +104,8 @@ def test_a_schedule_of_rates_by_epochs_is_followed(
     fit: Callable[..., tpu_training.Result],
 ) -> None:
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
-    rates = [row["learning_rate"] for row in fit(scheduler, epochs=3).history]
-    assert rates == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25])
+    rates = [row["learning_rate"] for row in fit(scheduler, epochs=3, steps_per_loop=3).history]
+    assert rates == pytest.approx([1, 0.5, 0.25])
 
 
 def test_a_rate_of_zero_is_left_again(fit: Callable[..., tpu_training.Result]) -> None:

@@ -117,10 +117,11 @@ class Callback:
     """Runs in the main thread; its exceptions end the training. All methods are optional.
 
     `control` is set before `start`: it stops the training, saves, scales the rate, and has the
-    model.
+    model. At multiples of `interval` steps a loop ends.
     """
 
     control: Control
+    interval = 0
 
     def start(self, step: int) -> None:
         """Start before the first loop, with `step` steps done already."""
@@ -175,7 +176,7 @@ _INSTEAD = {
 class KerasCallbacks(Callback):
     """Calls Keras' own callbacks as Keras does, with a loop of steps for a batch.
 
-    An epoch ends with a validation or, without any, with the loop in which the examples end.
+    An epoch ends with a validation or, without any, with the examples.
     """
 
     def __init__(self, given: Sequence[Any]) -> None:
@@ -197,20 +198,19 @@ class KerasCallbacks(Callback):
             each.set_model(_ShownModel(control))
         self._call("on_train_begin", {})
         # A restart repeats a validation that is due, which ends the epoch.
-        every, validates = control.epoch_steps, control.validates
-        factor = control.factor
+        self.interval = every = control.epoch_steps
+        factor, validates = control.factor, control.validates
         self._call("on_epoch_begin", max(0, step - validates) // every, {})
         if (step if validates else step % every) and control.factor != factor:
             control.scale_rate(factor)
 
     def before_loop(self, step: int, report: LoopReport) -> None:
         """End a batch, and an epoch that no validation ends."""
-        logs, epoch = {"loss": report.loss, **report.metrics}, self.control.epoch_steps
+        logs = {"loss": report.loss, **report.metrics}
         self._loops.append((report.count, logs))
         self._last = report.last_step
         self._call("on_train_batch_end", step - 1, {**logs})
-        ends = step == self._last or step // epoch > (step - report.count) // epoch
-        if ends and not self.control.validates:
+        if (step == self._last or step % self.interval == 0) and not self.control.validates:
             self._end_epoch(step, {})
 
     def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
@@ -229,7 +229,7 @@ class KerasCallbacks(Callback):
         names = self._loops[-1][1] if self._loops else ()
         mean = {n: sum(count * logs[n] for count, logs in self._loops) / steps for n in names}
         self._loops, self._ended = [], step
-        epoch = (step - 1) // self.control.epoch_steps
+        epoch = (step - 1) // self.interval
         self._call("on_epoch_end", epoch, {**mean, **validated})
         if step < self._last and not self.control.stopped:
             self._call("on_epoch_begin", epoch + 1, {})
