@@ -146,11 +146,15 @@ def markdown() -> str:
     for one in compare(facts()):
         url, _, note = one.source.partition(" ")
         lines.append(
-            f"| {one.name} | [{one.published:.3g} ms]({url}) {note} | {one.bound:.3g} ms "
-            f"| {one.published / one.bound:.1f} | {one.estimate:.3g} ms "
+            f"| {one.name} | [{_time(one.published)}]({url}) {note} | {_time(one.bound)} "
+            f"| {one.published / one.bound:.1f} | {_time(one.estimate)} "
             f"| {one.published / one.estimate:.1f} |"
         )
     return "\n".join(lines)
+
+
+def _time(number: float) -> str:
+    return f"{number:.3g} ms" if number < 1000 else f"{number / 1000:.3g} s"
 
 
 def _part(compiled: Compiled) -> Part:

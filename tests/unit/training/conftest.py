@@ -40,6 +40,10 @@ TPU_VARIABLES = (
     "TPU_LOAD_LIBRARY",
 )
 
+# No test finds what others compiled, nor fills the cache of the person who runs it. JAX reads this
+# when it is imported, as it is while tests are collected.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+
 # A process takes seconds to start: the tests that share it run in one process.
 SHARED = ("worker_process",)
 

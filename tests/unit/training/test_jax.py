@@ -265,6 +265,7 @@ def test_a_second_start_takes_the_program_of_the_first_and_trains_bit_for_bit_al
     jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
     try:
         jax.config.update("jax_compilation_cache_dir", None)
+        jax.config.update("jax_enable_compilation_cache", True)
         # These programs are too small to be kept.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         _keep_programs(jax)
@@ -274,15 +275,23 @@ def test_a_second_start_takes_the_program_of_the_first_and_trains_bit_for_bit_al
         found.clear()
         second = train(backend="jax", model_dir=f"{tmp_path}/second")
         assert found.count("/jax/compilation_cache/cache_hits") >= 2
+        # As a machine leaves them that ends while it writes.
+        for program in tmp_path.glob("tpu-stack/jax/*"):
+            program.write_bytes(program.read_bytes()[:99])
+        with pytest.warns(UserWarning, match="Error reading persistent compilation cache"):
+            third = train(backend="jax", model_dir=f"{tmp_path}/third")
         jax.config.update("jax_compilation_cache_dir", "/mine")
         _keep_programs(jax)
         assert jax.config.jax_compilation_cache_dir == "/mine"
     finally:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1)
+        jax.config.update("jax_enable_compilation_cache", False)
         jax.config.update("jax_compilation_cache_dir", before)
         reset_cache()
-    for mine, other in zip(weights(first).values(), weights(second).values(), strict=True):
-        np.testing.assert_array_equal(mine, other)
+    results = (weights(each).values() for each in (first, second, third))
+    for mine, *others in zip(*results, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(mine, other)
 
 
 def test_constants_of_the_model_are_not_taken_for_its_variables(train: Train) -> None:

@@ -87,7 +87,7 @@ def test_without_validations_an_epoch_ends_with_the_data(
     calls: list[Any] = []
     told = lambda epoch, logs: calls.append((epoch, sorted(logs)))  # noqa: E731
     fit(keras.callbacks.LambdaCallback(on_epoch_end=told), epochs=2.5, steps_per_loop=3)
-    assert calls == [(epoch, ["accuracy", "loss"]) for epoch in (1, 2)]
+    assert calls == [(epoch, ["accuracy", "loss"]) for epoch in (0, 1, 2)]
 
 
 def test_they_lower_the_rate_and_stop(fit: Callable[..., tpu_training.Result]) -> None:
@@ -104,8 +104,43 @@ def test_a_schedule_of_rates_by_epochs_is_followed(
     fit: Callable[..., tpu_training.Result],
 ) -> None:
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5**epoch)
+    rates = [row["learning_rate"] for row in fit(scheduler, epochs=3, steps_per_loop=3).history]
+    assert rates == pytest.approx([1, 0.5, 0.25])
+
+
+def test_a_rate_of_zero_is_left_again(fit: Callable[..., tpu_training.Result]) -> None:
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1 * epoch)
     rates = [row["learning_rate"] for row in fit(scheduler, epochs=3).history]
-    assert rates == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25])
+    assert rates == pytest.approx([0, 0, 0.1, 0.1, 0.2, 0.2])
+
+
+@pytest.mark.parametrize("interval", [0, 2])
+@pytest.mark.parametrize("end", [3, 4])
+def test_a_restart_lowers_the_rate_no_second_time(
+    fit: Callable[..., tpu_training.Result], interval: int, end: int
+) -> None:
+    class Crash(tpu_training.Callback):
+        def between_loops(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == end:
+                raise RuntimeError
+
+    def train(*callbacks: Any) -> list[float]:
+        halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+        result = fit(*callbacks, halved, evaluation_interval=interval, checkpoint_interval=1)
+        return [row["learning_rate"] for row in result.history]
+
+    with pytest.raises(InputError, match="RuntimeError"):
+        train(Crash())
+    assert train() == pytest.approx([0.1 / 2 ** (1 + step // 2) for step in range(end, 8)])
+
+
+def test_rates_by_epoch_are_refused_where_a_schedule_changes_them_too(
+    fit: Callable[..., tpu_training.Result],
+) -> None:
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.1)
+    with pytest.raises(InputError, match=r"LearningRateScheduler\]: sets the rate, which a sche"):
+        fit(scheduler, optimizer="sgd")
+    fit(scheduler, optimizer="sgd", warmup_fraction=0, schedule="constant")
 
 
 def test_a_callback_of_ones_own_reaches_the_keras_model(

@@ -355,7 +355,7 @@ def test_a_data_set_of_the_hub_is_converted_by_its_name_and_only_its_tables_are_
     ("name", "words"),
     [
         ("hf:words", r"hf:words: expected hf:OWNER/NAME\[/FOLDER\]\[@REVISION\]"),
-        ("hf:ada/none", r"hf:ada/none: can't be downloaded \(404 Client Error\)"),
+        ("hf:ada/none", r"hf:ada/none: can't be downloaded \(404 .*\); .* gated, set HF_TOKEN"),
         (
             "hf:ada/words/tiny",
             r"hf:ada/words/tiny: has no CSV, Parquet or tar files there; name one of the folders "

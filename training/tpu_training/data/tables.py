@@ -96,7 +96,8 @@ def load_hub(given: str, options: Options) -> Source:
         root = library.snapshot_download(allow_patterns=own, **where) if own else ""
     except Exception as error:  # Its own types, those of its HTTP client, and of the disk.
         reason = str(error).strip().partition("\n")[0]
-        raise DataError(f"{given}: can't be downloaded ({reason})") from error
+        cure = "check the name and the network; if it is private or gated, set HF_TOKEN"
+        raise DataError(f"{given}: can't be downloaded ({reason}); {cure}") from error
     if not own:
         cure = f"try {HUB}{whole}/SUBSET@refs/convert/parquet"
         if found := sorted({str(file.parent) for file in every}):

@@ -236,8 +236,8 @@ class Trainer:
             self._cluster.fetch(to_change=True)
             factor.assign(to)
 
-        rate, epoch = lambda: float(state.optimizer.rate(state.step)), (every or whole, bool(every))
-        control = Control(self._model, self._shutdown.request_save, scale, rate, *epoch)
+        rates = scale, self._checkpoints.wait, state.optimizer.rate, state.step, data.steps(params)
+        control = Control(self._model, self._shutdown.request_save, *rates, every, whole)
         # What an earlier run scaled stays scaled, whether or not a callback is still given.
         if self._observers or record.rate_factor != 1:
             with self._cluster.strategy.scope():

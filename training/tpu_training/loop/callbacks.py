@@ -55,6 +55,7 @@ class Control:
         save: Saves a checkpoint after the loop that runs.
         epoch_steps: The steps from one validation to the next or, without any, of all examples.
         validates: Whether there are validations in between.
+        factor: What the schedule's rate is multiplied by.
     """
 
     def __init__(
@@ -62,30 +63,45 @@ class Control:
         model: Callable[[], Any],
         save: Callable[[], None],
         scale: Callable[[float], None],
-        rate: Callable[[], float],
-        epoch_steps: int,
-        validates: bool,
+        wait: Callable[[], None],
+        schedule: Callable[[Any], Any],
+        step: Any,
+        steps: int,
+        validation_steps: int,
+        data_steps: int,
     ) -> None:
-        self._model, self.save, self._scale, self._rate = model, save, scale, rate
-        self.epoch_steps, self.validates = epoch_steps, validates
-        self.stopped, self._factor = False, 1.0
+        """Take `schedule`, the rate of each of `steps` as it is without a factor, and the next."""
+        self._model, self.save, self._scale, self._wait = model, save, scale, wait
+        self._schedule, self._step, self._steps = schedule, step, steps
+        self.epoch_steps, self.validates = validation_steps or data_steps, bool(validation_steps)
+        self.stopped, self.factor = False, 1.0
 
     def scale_rate(self, factor: float) -> None:
         """Multiply the schedule's rate by `factor` from now on; a resumed training keeps that."""
-        self._factor = float(factor)
-        self._scale(self._factor)
+        self.factor = float(factor)
+        self._scale(self.factor)
 
     @property
     def learning_rate(self) -> float:
         """The rate of the next step; another one that is set scales the schedule from there."""
-        self._model()  # Brings the number of the step here, too.
-        return self._rate()
+        return self.factor * self._scheduled()
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         # The last rate of a schedule may be 0, which nothing scales.
-        if now := self.learning_rate:
-            self.scale_rate(self._factor * rate / now)
+        if scheduled := self._scheduled():
+            self._wait()  # A restart from the checkpoint that is pending sets the rate again.
+            self.scale_rate(rate / scheduled)
+
+    def _scheduled(self) -> float:
+        self._model()  # Brings the number of the step here, too.
+        return float(self._schedule(self._step))
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether the rate changes where no callback sets it."""
+        some = (0, self._steps // 2, self._steps - 1)
+        return len({float(self._schedule(step)) for step in some}) > 1
 
     @property
     def model(self) -> Any:
@@ -101,10 +117,11 @@ class Callback:
     """Runs in the main thread; its exceptions end the training. All methods are optional.
 
     `control` is set before `start`: it stops the training, saves, scales the rate, and has the
-    model.
+    model. At multiples of `interval` steps a loop ends.
     """
 
     control: Control
+    interval = 0
 
     def start(self, step: int) -> None:
         """Start before the first loop, with `step` steps done already."""
@@ -159,30 +176,41 @@ _INSTEAD = {
 class KerasCallbacks(Callback):
     """Calls Keras' own callbacks as Keras does, with a loop of steps for a batch.
 
-    An epoch ends with a validation or, without any, with the loop in which the examples end.
+    An epoch ends with a validation or, without any, with the examples.
     """
 
     def __init__(self, given: Sequence[Any]) -> None:
         self._given = given
         self._loops: list[tuple[int, dict[str, float]]] = []
-        self._ended = self._last = 0
+        self._ended, self._last = 0, sys.maxsize
 
     def start(self, step: int) -> None:
-        """Show them the model."""
+        """Show them the model; within an epoch a restart keeps the rate that they had set."""
+        control, scheduler = self.control, sys.modules["keras"].callbacks.LearningRateScheduler
+        if control.has_schedule and any(isinstance(each, scheduler) for each in self._given):
+            raise InputError(
+                "callbacks=[LearningRateScheduler]: sets the rate, which a schedule changes too; "
+                "pass warmup_fraction=0 and schedule='constant', compile the model with a constant "
+                "learning_rate, or omit LearningRateScheduler"
+            )
         for each in self._given:
             each.set_params({"epochs": None, "steps": None, "verbose": 0})
-            each.set_model(_ShownModel(self.control))
+            each.set_model(_ShownModel(control))
         self._call("on_train_begin", {})
-        self._call("on_epoch_begin", step // self.control.epoch_steps, {})
+        # A restart repeats a validation that is due, which ends the epoch.
+        self.interval = every = control.epoch_steps
+        factor, validates = control.factor, control.validates
+        self._call("on_epoch_begin", max(0, step - validates) // every, {})
+        if (step if validates else step % every) and control.factor != factor:
+            control.scale_rate(factor)
 
     def before_loop(self, step: int, report: LoopReport) -> None:
         """End a batch, and an epoch that no validation ends."""
-        logs, epoch = {"loss": report.loss, **report.metrics}, self.control.epoch_steps
+        logs = {"loss": report.loss, **report.metrics}
         self._loops.append((report.count, logs))
         self._last = report.last_step
         self._call("on_train_batch_end", step - 1, {**logs})
-        ends = step == self._last or step // epoch > (step - report.count) // epoch
-        if ends and not self.control.validates:
+        if (step == self._last or step % self.interval == 0) and not self.control.validates:
             self._end_epoch(step, {})
 
     def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
@@ -201,9 +229,9 @@ class KerasCallbacks(Callback):
         names = self._loops[-1][1] if self._loops else ()
         mean = {n: sum(count * logs[n] for count, logs in self._loops) / steps for n in names}
         self._loops, self._ended = [], step
-        epoch = (step - 1) // self.control.epoch_steps
+        epoch = (step - 1) // self.interval
         self._call("on_epoch_end", epoch, {**mean, **validated})
-        if step < self._last:
+        if step < self._last and not self.control.stopped:
             self._call("on_epoch_begin", epoch + 1, {})
 
     def _call(self, method: str, *arguments: Any) -> None:

@@ -103,7 +103,7 @@ def train(
     with checkpoints, started(callbacks, step), ThreadPoolExecutor(1, "steps") as ahead:
         while step < steps and (running or not exhausted(step)):
             if not running:
-                count = _length(params, pace, step, steps)
+                count = _length(params, pace, step, steps, observers)
                 _await_data(data, (step + count) * batch, checkpoints, step, shutdown)
             figures, seconds = (running or ahead.submit(run, count)).result()
             loss, running = figures.loss, None
@@ -120,7 +120,7 @@ def train(
             for callback in (*callbacks, *observers):
                 callback.before_loop(step, report)
             if step < steps and not (ends or evaluates or exhausted(step)):
-                count = _length(params, pace, step, steps)
+                count = _length(params, pace, step, steps, observers)
                 if not data.growth or data.growth.has((step + count) * batch):
                     running = ahead.submit(run, count)
             for callback in (*callbacks, *observers):
@@ -213,9 +213,12 @@ def _report(
     )
 
 
-def _length(params: Params, pace: Pace, step: int, steps: int) -> int:
+def _length(
+    params: Params, pace: Pace, step: int, steps: int, observers: Sequence[Callback]
+) -> int:
     """Return the steps of the next loop: it ends when something is due, whatever its length."""
-    intervals = (params.checkpoint_interval, params.evaluation_interval)
+    own = (each.interval for each in observers)
+    intervals = (params.checkpoint_interval, params.evaluation_interval, *own)
     until_due = [interval - step % interval for interval in intervals if interval]
     return min(params.steps_per_loop or steps, pace.most, steps - step, *until_due)
 
