@@ -102,8 +102,9 @@ catalog: setup  ## Generate what other packages know of TPUs and machines from i
 	@$(PY) tools/local_catalog.py
 	@$(PY) tools/training_catalog.py
 
-# Its release, if no later one is tagged.
-LATEST = $(if $(filter v$(VERSION).%,$(shell git tag --sort=version:refname --list 'v*' | tail -n 1)),latest)
+# Its release, if no later one is tagged; v0.3.0a1, b1 and rc1 come before one.
+LATEST = $(if $(filter v$(VERSION).%,$(shell git tag --sort=version:refname --list 'v*' | \
+  grep -v '[abc]' | tail -n 1)),latest)
 
 site: setup  ## Build the documentation site into build/site (VERSION=0.2 adds it to the branch gh-pages)
 ifdef VERSION
@@ -123,7 +124,7 @@ wheel: setup-deploy  ## Build the training wheel into dist/
 release: setup-deploy  ## Build wheels and sources of all distributions, and their digests, into dist/
 	@rm -rf dist
 	@# Each wheel is built from the source distribution, so that neither lacks what the other has.
-	@set -e; for source in . core training localcloud; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
+	@set -e; for source in . core training localcloud tpustack; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
 	  --no-build-isolation --python $(PY) --out-dir dist $$source; done
 	@cd dist && sha256sum *.whl *.tar.gz > SHA256SUMS && cat SHA256SUMS
 

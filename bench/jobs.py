@@ -1,4 +1,4 @@
-"""Jobs on a stack of the local cloud: how soon one runs, a long queue, and many kills."""
+"""The local cloud: its first answer, how soon a job runs, a long queue, many kills, a dashboard."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ import requests
 
 from bench.measure import Result, in_turn
 from tests.browser import Page, browsing, find_browser, serving
+from tests.patience import PATIENCE, until
 from tests.sandbox import PROJECT, make_project, make_trainer, running, session, write_stack
+from tests.wheels import build
 from tpu_agent.jobs.queue import QUEUED, RUNNING, Job, Queue, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket
@@ -41,7 +43,6 @@ _RESET = (
 # One kill in so many is the machine's.
 _RESETS = 8
 _LIFE = (2.0, 8.0)
-_PATIENCE = 1200.0
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,6 @@ class Site:
                 words = process.cmdline()
                 if words[-1:] == ["jobs"] and any(str(self.cloud.home) in word for word in words):
                     yield process
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        """Wait for something."""
-        deadline = time.monotonic() + _PATIENCE
-        while not until():
-            if time.monotonic() > deadline:
-                raise TimeoutError("it did not happen in time")
-            time.sleep(0.02)
 
     def waiting(self) -> int:
         """How many jobs have not ended."""
@@ -113,9 +106,9 @@ def _latency(site: Site) -> list[Result]:
 def _first_line(site: Site, name: str) -> float:
     began = time.perf_counter()
     site.command("submit", "--command", "echo first", "--name", name)
-    site.wait(lambda: any(job_log(site.queue, name)))
+    until(lambda: any(job_log(site.queue, name)))
     took = time.perf_counter() - began
-    site.wait(lambda: site.waiting() == 0)
+    until(lambda: site.waiting() == 0)
     return took
 
 
@@ -149,13 +142,11 @@ def _kills(site: Site) -> list[Result]:
         site.queue.add(Job(f"short-{number}", str(number), spec, time.time()))
     site.queue.ring()
     kills, began = 0, time.monotonic()
-    while site.waiting():
-        if time.monotonic() - began > _PATIENCE:
-            break
+    while site.waiting() and time.monotonic() - began < PATIENCE:
         time.sleep(0.2)
         runner = next(site.runners(), None)
         # One that lives for a while, however slow the machine is.
-        if runner is None or _age(runner) < random.uniform(*_LIFE):
+        if runner is None or time.time() - runner.create_time() < random.uniform(*_LIFE):
             continue
         kills += 1
         if kills % _RESETS == 0:
@@ -166,13 +157,6 @@ def _kills(site: Site) -> list[Result]:
     whole = sum(_ended_once(site, number) for number in range(_SHORT))
     goal = float(_SHORT)
     return [Result("jobs: ended once with a whole log", whole, f"of {_SHORT}", goal, "higher")]
-
-
-def _age(process: psutil.Process) -> float:
-    try:
-        return time.time() - float(process.create_time())
-    except psutil.Error:
-        return 0.0
 
 
 def _ended_once(site: Site, number: int) -> bool:
@@ -202,6 +186,27 @@ def _long_queue(site: Site) -> list[Result]:
         Result(f"jobs: list with {_QUEUED} queued", median(times), "s", goal=1.0),
         Result(f"jobs: agent's memory with {_QUEUED} queued", memory, "MiB", goal=60.0),
     ]
+
+
+# --- From `pip install tpu-stack-localcloud` to the first call of gcloud that is answered.
+
+_FIRST_ANSWER = """set -e
+python3 -m venv . && bin/pip install --quiet --find-links "$WHEELS" tpu-stack-localcloud
+bin/localcloud start --port 0 >&2
+trap 'bin/localcloud stop >&2' EXIT
+eval "$(bin/localcloud env)"
+gcloud projects describe tpu-stack-local >/dev/null"""
+
+
+def measure_first_answer() -> list[Result]:
+    """In an empty folder, from this machine's package index."""
+    with tempfile.TemporaryDirectory() as name:
+        wheel = build("localcloud", Path(name))
+        told = {**os.environ, "WHEELS": str(wheel.parent), "LOCALCLOUD_HOME": f"{name}/cloud"}
+        began = time.perf_counter()
+        subprocess.run(["sh", "-c", _FIRST_ANSWER], cwd=name, env=told, check=True)
+        took = time.perf_counter() - began
+    return [Result("local cloud: from pip install to gcloud's first answer", took, "s", goal=60.0)]
 
 
 # --- The dashboard in a real browser: fifty stacks with a thousand jobs, and a fast log.

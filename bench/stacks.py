@@ -105,6 +105,7 @@ def _run(job: Run) -> tuple[float, float]:
 
 # --- `pulumi up` with the latencies of real life against its longest chain of dependent resources.
 
+_ENABLE = "https://serviceusage.googleapis.com/v1/projects/tpu-stack-local/services:batchEnable"
 _APIS = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
 # When the creation of a resource began, and how long it took, in seconds.
 Timing = tuple[float, float]
@@ -142,13 +143,8 @@ def longest(timings: Mapping[str, Timing], needs: Mapping[str, list[str]]) -> li
 def _enable_apis(cloud: LocalCloudCommand) -> None:
     """The project is one that has been used before: its APIs are enabled, and that counts."""
     with running(cloud):
-        project = cloud.status()["project"]
-        answer = session(cloud).post(
-            f"https://serviceusage.googleapis.com/v1/projects/{project}/services:batchEnable",
-            json={"serviceIds": [f"{api}.googleapis.com" for api in _APIS]},
-            timeout=30,
-        )
-        answer.raise_for_status()
+        wanted = {"serviceIds": [f"{api}.googleapis.com" for api in _APIS]}
+        session(cloud).post(_ENABLE, json=wanted, timeout=30).raise_for_status()
 
 
 def _up(

@@ -23,13 +23,15 @@ PACKAGES = {
     "training": ("tpu_training", "tpu_core"),
     "localcloud": ("localcloud",),
 }
+# The distribution with the name of the command: it has no package, and depends on the others.
+COMMAND = "tpustack"
 # What another process compiles has this name until it is complete, and is gone then.
 UNFINISHED = shutil.ignore_patterns("*.pyc.*")
 _MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 
 def build(source: str, folder: Path) -> Path:
-    """Build the wheel of a folder of `PACKAGES`, reproducibly."""
+    """Build the wheel of a folder of `PACKAGES`, or of `COMMAND`, reproducibly."""
     return _built("build_wheel", _copy(source, folder), folder / "wheels" / source)
 
 
@@ -47,7 +49,7 @@ def sources(source: str, folder: Path) -> Path:
 def _copy(source: str, folder: Path) -> Path:
     copy = folder / "sources" / source
     copy.mkdir(parents=True, exist_ok=True)
-    for package in PACKAGES[source]:
+    for package in PACKAGES.get(source, ()):
         place, into = ROOT / source / package, copy / package
         if not place.is_symlink():
             shutil.copytree(place, into, ignore=_MADE, dirs_exist_ok=True)

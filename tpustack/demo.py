@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 from rich.console import Console
 
 import tpu_training
@@ -46,8 +47,10 @@ def command(architecture: str, keep: bool, verbose: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`.
 
     Outside a clone it first creates a project in the folder tpu-stack-demo, as `tpustack new` does.
-    It needs Pulumi on PATH, and the packages of the extra `tpu-stack[demo]`.
+    It installs Pulumi in your cache folder where PATH has none, and needs the packages of
+    `tpustack` or `tpu-stack[demo]`.
     """
+    _take_older_python()
     errors.require("localcloud.cli", "tensorflow")
     _enter_project(architecture)
     Demo(architecture, keep=keep, console=Console(highlight=False), verbose=verbose).run()
@@ -56,6 +59,21 @@ def command(architecture: str, keep: bool, verbose: bool) -> None:
 _ADVICE = "`--keep` (`make demo KEEP=1`) keeps the stack running, to explore it"
 STACKS = {"vm": "local", "node": "local-node"}
 _FOLDER = "tpu-stack-demo"
+
+
+def _take_older_python() -> None:
+    """Run uvx's command again with a Python that TensorFlow has a wheel for.
+
+    uv takes the newest on the machine, whatever upper bound a distribution has.
+    """
+    older = {"UV_PYTHON": f">=3.10,<{'.'.join(map(str, errors.WITHOUT_TENSORFLOW))}"}
+    tried = older.items() <= os.environ.items()
+    if sys.version_info < errors.WITHOUT_TENSORFLOW or tried or "UV" not in os.environ:
+        return
+    uv = psutil.Process(os.getppid())
+    if "tool" in uv.cmdline():
+        click.echo(f"starting again with Python {older['UV_PYTHON']}, for TensorFlow", err=True)
+        os.execve(uv.exe(), uv.cmdline(), os.environ | older)
 
 
 def _enter_project(architecture: str) -> None:
@@ -117,9 +135,12 @@ class Demo:
         try:
             self._forget_unfinished()
             with self._phase("toolchain", "Pulumi engine"):
+                if toolchain.lacking():
+                    self._say("PATH has no pulumi. Downloading it, which may take a minute …")
+                    toolchain.install()
                 tools = toolchain.find()
-                toolchain.fetch_provider(tools)
                 self._say(tools.description)
+                toolchain.fetch_provider(tools)
             with self._phase("data", "data"):
                 data = datasets.mnist(self._say)
                 self._say(data.description)

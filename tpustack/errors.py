@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpu_infra.settings.base import Problem
 
 # The first Python that the locked TensorFlow has no wheel for.
-_WITHOUT_TENSORFLOW = (3, 13)
+WITHOUT_TENSORFLOW = (3, 13)
 
 
 class TpustackError(Exception):
@@ -46,12 +46,12 @@ def require(*modules: str) -> None:
     missing = [module.partition(".")[0] for module in modules if not _is_installed(module)]
     if missing:
         why = f"not installed in this environment: {', '.join(missing)}. "
-        if "tensorflow" in missing and sys.version_info >= _WITHOUT_TENSORFLOW:
+        if "tensorflow" in missing and sys.version_info >= WITHOUT_TENSORFLOW:
             have = ".".join(map(str, sys.version_info[:2]))
             why += f"TensorFlow 2.19.1 has no wheel for Python {have}. Use Python 3.10 to 3.12. "
         raise TpustackError(
             why + "In a clone of the project, `make setup` installs everything and "
-            ".venv/bin/tpustack runs with it; elsewhere `tpu-stack[demo]` does"
+            ".venv/bin/tpustack runs with it; elsewhere `uvx tpustack` or `tpu-stack[demo]` does"
         )
 
 

@@ -1,4 +1,4 @@
-"""The Pulumi engine, found or built by a clone's tools or on PATH; the processes that outlive it.
+"""The Pulumi engine: found, built or installed; the processes that outlive it.
 
 Language host, program and provider have process groups of their own, and keep a mark of our command
 in their environment. `make clean`, and the next command that runs the engine, end what earlier ones
@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from http.client import HTTPException
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -26,6 +28,9 @@ from tpustack.project import cache_folder, clone
 # The stack `local` holds no secret; its passphrase only satisfies the secrets provider, and the
 # salt in its settings file belongs to it.
 PASSPHRASE = "local"
+
+
+_CURE = "Install the Pulumi CLI (https://www.pulumi.com/docs/install/), so that PATH has it"
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,16 @@ def find() -> Toolchain:
     """Find the engine, language host and provider.
 
     In a clone they are downloaded or built, with progress on stderr, if need be. Elsewhere the
-    engine is the user's own.
+    engine is the one on PATH, or else the one that `install` has put into the user's cache.
 
     Raises:
         TpustackError: when it can be neither found, downloaded nor built.
     """
     source = clone()
     if source is None:
-        return _users_own()
+        if (own := _users_own()) is None:
+            raise TpustackError(lacking())
+        return Toolchain(own.parent, None, f"Pulumi ({own})")
     done = subprocess.run(
         [sys.executable, str(source / "tools" / "install.py"), "--json"],
         env={**os.environ, **mark()},
@@ -72,9 +79,7 @@ def find() -> Toolchain:
 
 def lacking() -> str:
     """Return what `find` would say of a missing engine; empty if it is there, or may be built."""
-    if clone() or shutil.which("pulumi"):
-        return ""
-    return "pulumi is not on PATH. Install the Pulumi CLI (https://www.pulumi.com/docs/install/)"
+    return "" if clone() or _users_own() else f"pulumi is not on PATH. {_CURE}"
 
 
 @contextlib.contextmanager
@@ -86,27 +91,51 @@ def needed() -> Iterator[None]:
         raise UsageError("\n".join(filter(None, (str(error), lacking())))) from None
 
 
-def _users_own() -> Toolchain:
-    if missing := lacking():
-        raise TpustackError(missing)
-    found = shutil.which("pulumi") or ""
-    return Toolchain(Path(found).parent, None, f"Pulumi ({found})")
+def _users_own() -> Path | None:
+    found = shutil.which("pulumi") or shutil.which("pulumi", path=_installed() / "bin")
+    return Path(found) if found else None
+
+
+def _installed() -> Path:
+    return cache_folder() / f"pulumi-{version('pulumi')}"
+
+
+def install() -> None:
+    """Let the Automation API install the engine of its own version in the user's cache.
+
+    Raises:
+        TpustackError: when it can't be downloaded or doesn't run.
+    """
+    from pulumi.automation import InvalidVersionError, PulumiCommand
+
+    cache = cache_folder()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=cache) as made:
+            PulumiCommand.install(f"{made}/pulumi")
+            # What is interrupted before leaves nothing there.
+            os.rename(f"{made}/pulumi", _installed())
+    except (OSError, HTTPException, subprocess.CalledProcessError, InvalidVersionError) as error:
+        # Of the installer, what it wrote.
+        said = getattr(error, "output", b"").decode(errors="replace").strip() or error
+        raise TpustackError(
+            f"Pulumi {version('pulumi')} can't be installed: {said}\n{_CURE}"
+        ) from None
 
 
 def fetch_provider(toolchain: Toolchain) -> None:
-    """Let the user's own engine install Google's provider, unless it has it.
+    """Let the user's own engine install Google's provider, unless it has it; it shows progress.
 
     In the environment of the local cloud nothing else on the network can be reached.
 
     Raises:
-        TpustackError: with the engine's reason.
+        TpustackError: when the engine has said why it can't.
     """
     if toolchain.provider is not None:
         return
-    command = ["pulumi", "plugin", "install", "resource", "gcp", version("pulumi-gcp")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise TpustackError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    install = ["plugin", "install", "resource", "gcp", version("pulumi-gcp")]
+    if subprocess.run([toolchain.bin / "pulumi", *install], check=False).returncode:
+        raise TpustackError(f"`pulumi {' '.join(install)}` failed; the reason is above")
 
 
 def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
@@ -121,8 +150,11 @@ def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
 def engine(toolchain: Toolchain) -> dict[str, str]:
     """Return the variables that select this engine; the user's own say where its state is."""
     if toolchain.provider is None:
-        # PATH has it. First there, its folder might hide the commands of an environment.
-        return {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+        # First in PATH, its folder might hide the commands of an environment.
+        path = os.environ.get("PATH", os.defpath)
+        lacks = str(toolchain.bin) not in path.split(os.pathsep)
+        added = {"PATH": f"{path}{os.pathsep}{toolchain.bin}"} if lacks else {}
+        return {"PULUMI_SKIP_UPDATE_CHECK": "true", **added}
     # A Pulumi home of this project's own, in which the provider is installed: the user's own home
     # may have another build of the same version.
     home, provider = cache_folder() / "pulumi", toolchain.provider

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from tpustack import console
 from tpustack.__main__ import _WHERE, COMMANDS, cli
 from tpustack.engine import backend
 from tpustack.errors import UsageError
+from tpustack.project import root
 
 RUN = """
 from tpustack.__main__ import main
@@ -93,6 +95,10 @@ def test_the_local_cloud_goes_by_the_name_that_it_was_called_by(done: Commands) 
 def test_all_commands_have_the_same_version(done: Commands) -> None:
     said = {done["--version",].stdout, done["local", "--version"].stdout}
     assert {text.rpartition(" ")[2] for text in said} == {f"{localcloud.__version__}\n"}
+    # What `uvx tpustack` installs has no code, and so says its version in a file.
+    alias = (root() / "tpustack" / "pyproject.toml").read_text(encoding="utf-8")
+    numbers = re.findall(r'(?:^version = "|^  "tpu-stack.*==)([^";]+)', alias, re.MULTILINE)
+    assert numbers == [localcloud.__version__] * 3
 
 
 # Each command about one stack, with what it needs besides.

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -346,11 +347,46 @@ def test_without_a_clone_the_engine_is_the_one_on_the_path(
 ) -> None:
     monkeypatch.setattr(toolchain, "clone", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(TpustackError, match=r"pulumi is not on PATH\. Install the Pulumi CLI"):
         toolchain.find()
+    cached = tmp_path / "tpu-stack" / f"pulumi-{version('pulumi')}" / "bin"
+    cached.mkdir(parents=True)
+    (cached / "pulumi").touch(mode=0o755)
+    assert toolchain.engine(toolchain.find())["PATH"] == f"{tmp_path}:{cached}"
     (tmp_path / "pulumi").touch(mode=0o755)
     # PATH stays, since its order may matter. The user's own home has the provider, or gets it.
     assert toolchain.engine(toolchain.find()) == {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+
+
+def test_a_provider_that_the_engine_cannot_install_ends_the_demo_with_one_message(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pulumi").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    (tmp_path / "pulumi").chmod(0o755)
+    said = r"`pulumi plugin install resource gcp [\d.]+` failed; the reason is above"
+    with pytest.raises(TpustackError, match=said):
+        toolchain.fetch_provider(toolchain.Toolchain(tmp_path, None, ""))
+
+
+def test_where_uvx_took_a_python_without_tensorflow_the_demo_starts_again_with_an_older_one(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, tpustack.demo; from tpustack.__main__ import main\n"
+        "sys.version_info = (3, 14, 0); sys.argv = ['tpustack', 'demo']; main()"
+    )
+    uv = tmp_path / "uv"
+    uv.write_text(
+        f'#!/bin/sh\nexport UV="$0"\n[ -z "$UV_PYTHON" ] || exec echo "$UV_PYTHON" "$@"\n'
+        f'{sys.executable} -c "{code}"\nexit $?\n',
+        encoding="utf-8",
+    )
+    uv.chmod(0o755)
+    command = [str(uv), "tool", "uvx", "--offline", "tpustack", "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == "starting again with Python >=3.10,<3.13, for TensorFlow\n"
+    assert done.stdout == ">=3.10,<3.13 tool uvx --offline tpustack demo\n"
 
 
 def test_the_demo_leaves_a_project_of_the_users_own_alone(

@@ -83,6 +83,46 @@ def test_a_tag_releases_the_version_that_it_names(tag: str, code: int, tmp_path:
     assert subprocess.run(shell, cwd=tmp_path, env={**os.environ, "TAG": tag}).returncode == code
 
 
+@pytest.mark.parametrize("tag", ["v0.3.0a1", "v0.3.0b2", "v0.3.0rc1"])
+def test_a_pre_release_is_the_latest_neither_of_the_site_nor_on_github(
+    tag: str, tmp_path: Path
+) -> None:
+    left_out = re.findall(r"!contains\(github\.ref_name, '(\w+)'\)", JOBS["site"]["if"])
+    assert any(part in tag for part in left_out)
+    assert not any(part in "v0.3.0" for part in left_out)
+    (step,) = [step for step in JOBS["publish"]["steps"] if "run" in step]
+    (tmp_path / "gh").write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    (tmp_path / "gh").chmod(0o755)
+    given = {"PATH": f"{tmp_path}:{os.defpath}", "TAG": tag, "GITHUB_REPOSITORY": "o/r"}
+    shell = ["bash", "-e", "-c", step["run"]]
+    assert f"release create {tag} --prerelease " in subprocess.check_output(
+        shell, env=given, text=True
+    )
+    final = subprocess.check_output(shell, env=given | {"TAG": "v0.3.0"}, text=True)
+    assert "--prerelease" not in final
+    assert "release create v0.3.0 --repo o/r " in final
+
+
+def test_a_pre_release_does_not_keep_a_release_before_it_from_being_the_latest(
+    tmp_path: Path,
+) -> None:
+    told = os.environ | {"GIT_DIR": str(tmp_path)}
+    identity = ["-c", "user.name=ada", "-c", "user.email=ada@example.com"]
+    for command in (
+        ["init", "--quiet", "--bare", str(tmp_path)],
+        [*identity, "commit-tree", "-m", "one", "4b825dc642cb6eb9a060e54bf8d69288fbee4904"],
+    ):
+        said = subprocess.check_output(["git", *command], env=told, text=True)
+    for tag in ("v0.1.9", "v0.2.0", "v0.3.0rc1"):
+        subprocess.run(["git", "tag", tag, said.strip()], env=told, check=True)
+    for version, alias in {"0.1": "", "0.2": " latest", "0.3": ""}.items():
+        shown = subprocess.check_output(
+            ["make", "--dry-run", "site", f"VERSION={version}"], cwd=root(), env=told, text=True
+        )
+        (deploying,) = re.findall(r"mike deploy .*", shown)
+        assert deploying.rstrip().endswith(f"{version}{alias}"), deploying
+
+
 def test_an_upload_that_stopped_half_way_is_continued_by_the_next_try() -> None:
     (upload,) = [step for step in JOBS["index"]["steps"] if "pypi-publish" in step["uses"]]
     assert upload["with"] == {"skip-existing": True}
