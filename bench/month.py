@@ -38,12 +38,12 @@ class Tpu:
     lives: float
 
 
-def drawn(seed: int) -> Iterator[Tpu]:
-    """Draw TPUs for ever."""
+def drawn(seed: int, lives: float = LIFE_SECONDS) -> Iterator[Tpu]:
+    """Draw TPUs for ever that live for so many seconds on average."""
     chance = random.Random(seed)
     while True:
         takes = CREATE_SECONDS * chance.uniform(1 - _SPREAD, 1 + _SPREAD)
-        yield Tpu(takes, chance.expovariate(1 / LIFE_SECONDS))
+        yield Tpu(takes, chance.expovariate(1 / lives))
 
 
 # --- A TPU and a bucket that keep virtual time, behind the calls that the agent makes.
@@ -173,11 +173,22 @@ def _delete_first(cloud: Cloud) -> Callable[[], None]:
     return look
 
 
+def _renew(cloud: Cloud) -> Callable[[], None]:
+    """Return a look that does both in one update, as `Stack.renew` does."""
+
+    def look() -> None:
+        if cloud.state() in ("PREEMPTED", None):
+            cloud.now += DELETE_SECONDS
+            cloud.create()
+
+    return look
+
+
 STRATEGIES = (
     Strategy("agent", 10.0, None, _agent),
     Strategy("agent, checkpoints each 15 min", 10.0, 900.0, _agent),
     # Of a spot slice of machines, which Google takes as a whole, as it does a TPU of the TPU API.
-    Strategy("tpustack recover --loop", LOOK_SECONDS, None, _delete_first),
+    Strategy("tpustack recover --loop", LOOK_SECONDS, None, _renew),
     # sky/jobs/utils.py: JOB_STATUS_CHECK_GAP_SECONDS; recovery_strategy.py terminates first.
     Strategy("SkyPilot's loop", 15.0, 900.0, _delete_first),
     # `pu babysit`: its interval by default.

@@ -91,6 +91,15 @@ MODULES = {
     ),
 }
 
+TERRAFORM_PROVIDER = Module(
+    name="terraform-provider-google-beta",
+    folder="provider",
+    package="github.com/hashicorp/terraform-provider-google-beta",
+    version="6.39.0",
+    version_variable="github.com/hashicorp/terraform-provider-google-beta/version.ProviderVersion",
+)
+"""What our provider bridges, for Terraform itself; a test builds it."""
+
 # For programs that are not in Python; built only where they are asked for.
 LANGUAGES = {
     "nodejs": Module(

@@ -291,7 +291,7 @@ INSTANCE = f"{_INSTANCES}/{{}}"
 GROUPS = f"{COMPUTE}/projects/{{}}/zones/{{}}/instanceGroupManagers/{{}}"
 """The address of a managed instance group, by project, zone and name."""
 # What an instance with a TPU is, in the words of the TPU API; any other status is its end.
-_STATES = {"RUNNING": "READY", "PROVISIONING": "CREATING", "STAGING": "CREATING"}
+_STATES = {"RUNNING": "READY"} | dict.fromkeys(("PENDING", "PROVISIONING", "STAGING"), "CREATING")
 
 
 def _as_node(instance: Mapping[str, Any]) -> dict[str, Any]:

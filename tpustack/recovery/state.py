@@ -30,7 +30,7 @@ Deployment = Mapping[str, Any]
 _PASSING: Mapping[str, tuple[str, frozenset[str]]] = {
     "gcp:compute/instance:Instance": (
         "currentStatus",
-        frozenset({"PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING"}),
+        frozenset({"PENDING", "PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING"}),
     ),
     "gcp:tpu/v2Vm:V2Vm": (
         "state",

@@ -186,15 +186,17 @@ def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[st
             f"--stack {context.stack}` on another computer to recreate it; then training and jobs "
             "resume."
         )
-    if capacity is Capacity.FLEX_START:
+    hosts = host.tpu_of(settings.tpu.topology).hosts
+    # The provider's instance has no `params.requestValidForDuration` (7.45).
+    if capacity is Capacity.FLEX_START and hosts == 1:
         yield (
-            "tpu.capacity is flex-start: Google's provider can't let a Compute Engine request "
+            "tpu.capacity is flex-start: Google's provider can't let the request for one machine "
             "wait, so without capacity `pulumi up` fails at once."
         )
     on_jax = backend_of(settings, context) is Backend.JAX
     versions = settings.training.tensorflow_version and not on_jax
     doubt = [host.tpu.doubt] if host.tpu.doubt and versions else []
-    if host.tpu_of(settings.tpu.topology).hosts > 1:
+    if hosts > 1:
         doubt.append(_DOUBT_OF_SLICES)
     if on_jax:
         doubt.append("the trainer on JAX has run on CPUs only")

@@ -156,6 +156,14 @@ def effect(name: str) -> Callable[[Effect], Effect]:
     return register
 
 
+class NotYetError(Exception):
+    """What an effect raises to be run again in some seconds; its operation lasts until then."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"again in {seconds:g} s")
+        self.seconds = seconds
+
+
 @dataclass(frozen=True)
 class Work:
     """What an operation does, and when.
@@ -243,6 +251,11 @@ class Operations:
             return
         try:
             record["response"] = _EFFECTS[record["effect"]](self._cloud, **record["arguments"])
+        except NotYetError as later:
+            record["due"] = self._clock.now() + later.seconds
+            self._store.put(_OPERATION, key, record)
+            self._clock.at(record["due"], partial(self._finish, key))
+            return
         except ApiError as error:
             record["error"] = error.rpc_status() | {"http": error.code, "reason": error.reason}
         except Exception as error:

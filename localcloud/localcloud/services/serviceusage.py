@@ -98,6 +98,8 @@ def disable(cloud: Cloud, call: Call) -> Json:
     What the API has made stays: it is there again when it is enabled.
     """
     project, service = _project(cloud, call), _service(call)
+    if call.body.get("checkIfServiceHasUsage") == "CHECK":
+        raise ApiError(501, "the local cloud keeps no usage of an API, by which to refuse")
     needing = [
         name
         for name, about in projects.known_services().items()

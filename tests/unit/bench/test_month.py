@@ -56,11 +56,26 @@ def test_on_the_same_trace_the_agent_does_at_least_as_well_as_others(seed: int) 
     assert agent.goodput > skypilot.goodput
 
 
-def test_a_spot_slice_that_a_loop_recreates_each_minute_is_there_for_98_5_percent() -> None:
-    """If Google takes it once in 16 hours as a whole, as it does a TPU VM."""
+def test_a_spot_slice_that_a_loop_recreates_is_there_and_trains_for_98_5_percent() -> None:
+    """If Google takes it once in 16 hours as a whole, as it does a TPU VM.
+
+    What the engine itself takes for an update, some seconds, is left out.
+    """
     months = [simulate(LOOP, drawn(seed)) for seed in range(5)]
     assert sum(month.availability for month in months) / 5 > 0.985
-    assert sum(month.goodput for month in months) / 5 > 0.984
+    assert sum(month.goodput for month in months) / 5 > 0.985
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_slice_in_capacity_that_google_manages_trains_for_99_percent(seed: int) -> None:
+    """If each of its four machines fails once in 30 days, and Google is as fast as the loop.
+
+    GPU machines are reported to fail less often (arXiv 2407.21783: once in 50,000 GPU hours), and
+    no figures are known for TPUs.
+    """
+    month = simulate(LOOP, drawn(seed, MONTH_SECONDS / 4))
+    assert month.preemptions > 0
+    assert month.goodput > 0.99
 
 
 def test_the_forecast_of_a_months_steps_takes_the_month_that_the_agents_real_code_took() -> None:

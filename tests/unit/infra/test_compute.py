@@ -288,6 +288,12 @@ def test_a_preview_says_what_nothing_brings_back_and_what_is_not_proven(
     assert any(said in each for each in find_warnings(settings, context_of(settings, root)))
 
 
+def test_a_slice_waits_for_capacity_so_that_no_preview_says_that_it_does_not(root: Any) -> None:
+    flexible = {"capacity": "flex-start", "queued": {"runHours": 1}}
+    settings = parsed(tpu={**flexible, "topology": "4x4"})
+    assert "without capacity" not in str(find_warnings(settings, context_of(settings, root)))
+
+
 def test_a_preview_says_that_the_trainer_on_jax_has_seen_no_tpu(root: Any) -> None:
     settings = parsed(training={"runOn": "tpu"})
     (said,) = [

@@ -138,6 +138,76 @@ def test_flex_start_deletes_the_machine_when_its_time_is_up(
     assert "items" not in api.get(f"{PROJECT}/zones/{ZONE}/disks")
 
 
+WAIT = {"params": {"requestValidForDuration": {"seconds": "3600"}}}
+FULL: dict[str, Any] = {"zones": [ZONE]}
+
+
+def test_flex_start_waits_for_capacity_and_its_time_runs_from_the_moment_it_comes(
+    api: Client, cloud: Cloud, clock: VirtualClock, machines: FakeMachines
+) -> None:
+    cloud.store.put(SETTING, "compute.stockout", FULL)
+    waiting = api.post(INSTANCES, host(scheduling=FLEX, **WAIT))
+    assert waiting["status"] == "RUNNING"
+    clock.advance(3500)
+    assert api.get(f"{INSTANCES}/tpu")["status"] == "PENDING"
+    assert not machines.specs
+    cloud.store.delete(SETTING, "compute.stockout")
+    clock.advance(20)
+    assert api.get(f"{INSTANCES}/tpu")["status"] == "RUNNING"
+    done = api.get(f"{PROJECT}/zones/{ZONE}/operations/{waiting['name']}")
+    assert (done["status"], "error" in done) == ("DONE", False)
+    clock.advance(7100)
+    assert api.get(f"{INSTANCES}/tpu")["status"] == "RUNNING"
+    clock.advance(200)
+    api.get(f"{INSTANCES}/tpu", status=404)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("compute.stockout", FULL, "ZONE_RESOURCE_POOL_EXHAUSTED"),
+        ("compute.quota", {"PREEMPTIBLE_TPU_V6E": {"us-east5": 3}}, "QUOTA_EXCEEDED"),
+    ],
+)
+def test_flex_start_that_waits_in_vain_fails_when_its_request_ends_and_leaves_nothing(
+    api: Client, cloud: Cloud, clock: VirtualClock, name: str, value: Any, code: str
+) -> None:
+    cloud.store.put(SETTING, name, value)
+    waiting = api.post(INSTANCES, host(scheduling=FLEX, **WAIT))
+    clock.advance(3590)
+    assert api.get(f"{INSTANCES}/tpu")["status"] == "PENDING"
+    clock.advance(11)
+    done = api.get(f"{PROJECT}/zones/{ZONE}/operations/{waiting['name']}")
+    assert done["error"]["errors"][0]["code"] == code
+    api.get(f"{INSTANCES}/tpu", status=404)
+    assert "items" not in api.get(f"{PROJECT}/zones/{ZONE}/disks")
+
+
+def test_one_that_waits_holds_no_quota_and_can_be_deleted(
+    api: Client, cloud: Cloud, clock: VirtualClock
+) -> None:
+    cloud.store.put(SETTING, "compute.quota", {"PREEMPTIBLE_TPU_V6E": {"us-east5": 3}})
+    api.post(INSTANCES, host(scheduling=FLEX, **WAIT))
+    api.post(INSTANCES, host("ct6e-standard-1t", scheduling=FLEX, name="small", **WAIT))
+    assert api.get(f"{INSTANCES}/small")["status"] == "RUNNING"
+    api.post(f"{INSTANCES}/tpu/stop", status=400)
+    api.delete(f"{INSTANCES}/tpu")
+    clock.advance(3700)
+    assert [each["name"] for each in api.get(INSTANCES)["items"]] == ["small"]
+
+
+def test_only_flex_start_waits_and_for_90_seconds_to_two_hours(api: Client) -> None:
+    for seconds in ("60", "7201"):
+        params = {"requestValidForDuration": {"seconds": seconds}}
+        answer = api.post(INSTANCES, host(scheduling=FLEX, params=params), status=400)
+        assert "90 seconds to 2 hours" in str(answer)
+    answer = api.post(INSTANCES, host(**WAIT), status=400)
+    assert "Only requests for flex-start wait" in str(answer)
+    now = {"requestValidForDuration": {"seconds": "0"}}
+    api.post(INSTANCES, host(scheduling=FLEX, params=now))
+    assert api.get(f"{INSTANCES}/tpu")["status"] == "RUNNING"
+
+
 def test_a_machine_that_shall_stop_is_there_after_its_time_and_has_all_of_it_again(
     api: Client, clock: VirtualClock
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import SETTING
 from localcloud.testing import Client, machine
 from tests.unit.localcloud.fake_machines import FakeMachines
 
@@ -123,6 +124,40 @@ def test_a_slice_with_flex_start_is_made_only_if_failures_are_left_alone(api: Cl
     assert "DO_NOTHING" in answer["error"]["message"]
     slices.insert(instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
     assert slices.running() == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("compute.stockout", {"zones": ["us-east5-a"]}, "ZONE_RESOURCE_POOL_EXHAUSTED"),
+        # Room for three of the four.
+        ("compute.quota", {"PREEMPTIBLE_TPU_V6E": {"us-east5": 12}}, "QUOTA_EXCEEDED"),
+    ],
+)
+def test_a_slice_with_flex_start_waits_until_all_of_it_has_room(
+    api: Client, clock: VirtualClock, local_cloud: LocalCloud, name: str, value: Any, code: str
+) -> None:
+    store = local_cloud.cloud.store
+    store.put(SETTING, name, value)
+    slices = Slices(api, FLEX)
+    slices.insert(instanceLifecyclePolicy={"defaultActionOnFailure": "DO_NOTHING"})
+    clock.advance(3 * 3600)
+    assert slices.running() == []
+    assert slices.state() == "ACTIVATING"
+    bulk = api.get(f"{GROUPS}/tpu")["status"]["bulkInstanceOperation"]
+    assert bulk["inProgress"]
+    assert bulk["lastProgressCheck"]["error"]["errors"][0]["code"] == code
+    store.delete(SETTING, name)
+    clock.advance(31)
+    assert slices.running() == NAMES
+    assert slices.state() == "ACTIVE"
+    bulk = api.get(f"{GROUPS}/tpu")["status"]["bulkInstanceOperation"]
+    assert bulk == {"inProgress": False}
+    # What each machine may run counts from now.
+    clock.advance(7100)
+    assert slices.running() == NAMES
+    clock.advance(200)
+    assert slices.running() == []
 
 
 def test_a_preempted_host_is_lost_for_good_and_the_others_stay_until_they_end_themselves(

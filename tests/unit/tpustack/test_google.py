@@ -186,7 +186,12 @@ def test_errors_of_google_are_errors_of_the_core_too() -> None:
 
 @pytest.mark.parametrize(
     ("status", "state"),
-    [("RUNNING", "READY"), ("STAGING", "CREATING"), ("TERMINATED", "TERMINATED")],
+    [
+        ("RUNNING", "READY"),
+        ("PENDING", "CREATING"),
+        ("STAGING", "CREATING"),
+        ("TERMINATED", "TERMINATED"),
+    ],
 )
 def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
     replies: Replies, status: str, state: str

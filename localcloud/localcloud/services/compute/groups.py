@@ -472,7 +472,9 @@ def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
     body["metadata"] = _metadata(body["metadata"], group, url, kept)
     instances.add(cloud, _call(cloud, group), resources.tidy(body))
-    instances.create(cloud, path)
+    # "Bulk" is all or nothing: the first waits until there is room for those that follow, too.
+    coming = sum(known["action"] != "NONE" for known in record["_members"].values())
+    instances.create(cloud, path, together=coming if tpu_machines.is_slice(record) else 1)
     _note(cloud, group, name, action="NONE", **_FRESH | {"since": cloud.clock.now()})
 
 

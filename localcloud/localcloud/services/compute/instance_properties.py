@@ -136,6 +136,21 @@ def _require_end(full: Json) -> None:
         raise wrong_value("scheduling.instanceTerminationAction", given, why)
 
 
+# Seconds: docs.cloud.google.com/compute/docs/instances/create-flex-start-vm, which names no others.
+_SHORTEST_WAIT, _LONGEST_WAIT = 90, 2 * 3600
+
+
+def wait_of(body: Json) -> int:
+    """Return for how many seconds the request for an instance may wait for capacity."""
+    field = "params.requestValidForDuration"
+    seconds = int(body.get("params", {}).get("requestValidForDuration", {}).get("seconds", 0))
+    if seconds and body.get("scheduling", {}).get("provisioningModel") != "FLEX_START":
+        raise wrong_value(field, seconds, "Only requests for flex-start wait.")
+    if seconds and not _SHORTEST_WAIT <= seconds <= _LONGEST_WAIT:
+        raise wrong_value(field, seconds, "The wait must be 0, or 90 seconds to 2 hours.")
+    return seconds
+
+
 def full_shielding(sent: Json) -> Json:
     """Return shielded VM options, completed.
 

@@ -2,7 +2,7 @@
 
 from localcloud.core import ApiError, Cloud, invalid, machine_powered_off, not_found, rfc3339
 from localcloud.core.call import Call, Json
-from localcloud.core.store import Record, Work, effect
+from localcloud.core.store import NotYetError, Record, Work, effect
 from localcloud.services import org_policy
 from localcloud.services.compute import (
     addresses,
@@ -85,6 +85,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         raise wrong_value("resource.machineType", "", "It is required.")
     tpu_machines.require(cloud, machine_type, zone, body)
     catalog.machine_type(machine_type, zone)
+    wait = instance_properties.wait_of(body)
     if body.get("guestAccelerators"):
         raise invalid(
             "Invalid value for field 'resource.guestAccelerators': the local cloud has no GPUs."
@@ -94,7 +95,8 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         **{key: value for key, value in body.items() if key not in _OUTPUT},
         **resources.identity(cloud, "compute#instance", path, body["name"]),
         "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
-        "status": "PROVISIONING",
+        "status": "PENDING" if wait else "PROVISIONING",
+        "_waits_until": cloud.clock.now() + wait,
         "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
         "startRestricted": False,
         "deletionProtection": False,
@@ -116,18 +118,27 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
     return record
 
 
-@effect("compute.instance.create")
-def create(cloud: Cloud, path: str) -> None:
-    """Boot a new instance, or remove it if there is no capacity.
+# Seconds between two looks for the capacity that an instance waits for.
+_LOOK = 10.0
 
-    Google removes it too: the operation fails, and a later insert finds the name free.
+
+@effect("compute.instance.create")
+def create(cloud: Cloud, path: str, *, together: int = 1) -> None:
+    """Boot a new instance, or remove it if there is no capacity for all that come `together`.
+
+    Google removes it too: the operation fails, and a later insert finds the name free. Flex-start
+    waits before, PENDING, as long as its request says.
     """
     record = cloud.store.get(STORE, path)
-    if record is None:
+    # Someone may have deleted it, or inserted another one since.
+    if record is None or record["status"] not in ("PENDING", "PROVISIONING"):
         return
     try:
-        require_capacity(cloud, record)
+        require_capacity(cloud, record, together)
     except ApiError:
+        left = record.get("_waits_until", 0.0) - cloud.clock.now()
+        if left > 0:
+            raise NotYetError(min(_LOOK, left)) from None
         _forget(cloud, path, record)
         raise
     boot(cloud, path)
@@ -424,24 +435,27 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 # `{metric: {region: limit}}`: CPUS, and what the chips of machines with a TPU count against.
 
 
-def require_capacity(cloud: Cloud, record: Record) -> None:
+def require_capacity(cloud: Cloud, record: Record, together: int = 1) -> None:
     """Refuse to start an instance: 403 beyond the region's quotas, 503 if the zone is full.
+
+    With others like it that come `together` it counts as so many.
 
     The codes are those inside a failed operation; the call itself has succeeded by then.
     """
     zone, own = last(record["zone"]), path_from(record["selfLink"])
     region, project = catalog.region_of(zone), own.split("/")[1]
+    free = ("PENDING", "TERMINATED")
     for metric, needed in _uses(record).items():
         limit = cloud.setting("compute.quota").get(metric, {}).get(region)
         if limit is None:
             continue
-        # Stopped instances don't count: Google holds no CPUs for them.
+        # Google holds no CPUs for stopped instances, nor for those that still wait for them.
         held = [
             _uses(other).get(metric, 0)
             for path, other in cloud.store.items(STORE, f"projects/{project}/zones/{region}-")
-            if "/instances/" in path and path != own and other["status"] != "TERMINATED"
+            if "/instances/" in path and path != own and other["status"] not in free
         ]
-        if needed + sum(held) > limit:
+        if needed * together + sum(held) > limit:
             message = f"Quota '{metric}' exceeded.  Limit: {limit:.1f} in region {region}."
             raise ApiError(403, message, reason="QUOTA_EXCEEDED")
     zones = cloud.setting("compute.stockout").get("zones", [])

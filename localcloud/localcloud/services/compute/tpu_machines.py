@@ -146,10 +146,14 @@ def shown_status(group: Record) -> Json:
     lost = any(known["lost"] for known in group["_members"].values())
     state = "FAILED" if lost else "ACTIVE" if actions == {"NONE"} else "ACTIVATING"
     applied = {"acceleratorTopology": group["_topology"], "state": state}
-    return {
-        "appliedAcceleratorTopologies": [applied],
-        "bulkInstanceOperation": {"inProgress": "CREATING" in actions},
-    }
+    bulk: Json = {"inProgress": "CREATING" in actions}
+    failed = [error for known in group["_members"].values() for error in known["errors"]]
+    if failed:
+        bulk["lastProgressCheck"] = {
+            "error": {"errors": [failed[0]["error"]]},
+            "timestamp": failed[0]["timestamp"],
+        }
+    return {"appliedAcceleratorTopologies": [applied], "bulkInstanceOperation": bulk}
 
 
 def _sides(topology: str) -> list[int]:

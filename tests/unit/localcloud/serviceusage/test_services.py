@@ -63,6 +63,16 @@ def test_an_api_that_others_need_is_disabled_with_them_or_not_at_all(api: Client
     assert api.get(f"{V1}/{TPU}")["state"] == "DISABLED"
 
 
+def test_terraform_asks_for_no_look_at_an_apis_usage_and_another_look_is_not_played(
+    api: Client,
+) -> None:
+    api.post(f"{V1}/{TPU}:enable", {})
+    error = api.post(f"{V1}/{TPU}:disable", {"checkIfServiceHasUsage": "CHECK"}, status=501)
+    assert "keeps no usage" in str(error)
+    api.post(f"{V1}/{TPU}:disable", {"checkIfServiceHasUsage": "SKIP"})
+    assert api.get(f"{V1}/{TPU}")["state"] == "DISABLED"
+
+
 def test_an_unknown_api_is_refused_as_one_that_may_not_be_seen(api: Client) -> None:
     error = api.post(f"{V1}/made.up:enable", {}, status=403)["error"]
     reason = error["details"][0]["reason"]

@@ -25,6 +25,7 @@ from tpustack.cloud import google as google_client
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
 from tpustack.recovery.machines import Lives, end_machines, lost_slices
+from tpustack.recovery.state import id_of, with_what_may_be_there
 
 PLACE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
 ZONE = f"{PLACE}/zones/us-east5-a"
@@ -85,10 +86,13 @@ def insert(api: Client, **labels: str) -> None:
 def insert_slice(
     api: Client, scheduling: Mapping[str, Any] = MappingProxyType(SPOT), **labels: str
 ) -> None:
-    """Create a slice of four machines."""
+    for url, body in slice_requests(scheduling, **labels):
+        api.post(url, body)
+
+
+def slice_requests(scheduling: Mapping[str, Any], **labels: str) -> list[tuple[str, Any]]:
+    """What the provider asks for, in its order, to create a slice of four machines."""
     policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "4x4"}
-    policies = f"{PLACE}/regions/us-east5/resourcePolicies"
-    api.post(policies, {"name": "p", "workloadPolicy": policy})
     family = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
     params = {
         "sourceImage": f"projects/ubuntu-os-accelerator-images/global/images/family/{family}",
@@ -101,7 +105,6 @@ def insert_slice(
         "scheduling": dict(scheduling),
         "labels": OWN | labels,
     }
-    api.post(f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties})
     body = {
         "name": NAME,
         "baseInstanceName": f"{NAME}-###",
@@ -111,7 +114,11 @@ def insert_slice(
         "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
     }
-    api.post(f"{ZONE}/instanceGroupManagers", body)
+    return [
+        (f"{PLACE}/regions/us-east5/resourcePolicies", {"name": "p", "workloadPolicy": policy}),
+        (f"{PLACE}/global/instanceTemplates", {"name": "t", "properties": properties}),
+        (f"{ZONE}/instanceGroupManagers", body),
+    ]
 
 
 def instances(api: Client) -> list[str]:
@@ -308,3 +315,85 @@ def test_the_record_is_the_agents(cloud: LocalCloud, api: Client) -> None:
     found = Bucket(BUCKET, Google().exchange).read(paths.STATE)
     assert found is not None
     assert list(json.loads(found[0])["lives"]) == [NAME]
+
+
+class KilledError(Exception):
+    """The engine is dead."""
+
+
+class Engine:
+    """Creates and deletes a slice as an engine does, which notes what it begins, until it dies."""
+
+    def __init__(self, cloud: LocalCloud, api: Client, dies_at: int) -> None:
+        self._cloud, self._api, self._dies_at = cloud, api, dies_at
+        self.made: list[dict[str, Any]] = []
+        self._pending: list[dict[str, Any]] = []
+        self.points = 0
+
+    def up(self) -> None:
+        kinds = ("resourcePolicy", "instanceTemplate", "instanceGroupManager")
+        for kind, (url, body) in zip(kinds, slice_requests(SPOT), strict=True):
+            token = f"gcp:compute/{kind}:{kind[0].upper()}{kind[1:]}"
+            place = {"project": DEFAULT_PROJECT, "region": "us-east5", "zone": "us-east5-a"}
+            inputs = {**place, "name": body["name"]}
+            resource = {"urn": f"urn:{kind}", "type": token, "inputs": inputs}
+            if resource["urn"] not in {each["urn"] for each in self.made}:
+                self._do("creating", resource, lambda: self._api.post(url, body))  # noqa: B023
+                self.made.append({**resource, "id": id_of(resource)})
+
+    def down(self) -> None:
+        for resource in reversed(list(self.made)):
+            self._do("deleting", resource, lambda: self._api.delete(self._url(resource)))  # noqa: B023
+            self.made.remove(resource)
+
+    def _do(self, kind: str, resource: dict[str, Any], request: Callable[[], object]) -> None:
+        self._pending = [{"type": kind, "resource": resource}]
+        steps = (lambda: None, request, lambda: self._cloud.cloud.clock.advance(300))  # type: ignore[attr-defined]
+        for step in steps:
+            step()
+            self.points += 1
+            if self.points == self._dies_at:
+                raise KilledError
+        self._pending = []
+
+    def recover(self) -> None:
+        """Do what `tpustack recover` does: refresh the state, with what may have been created."""
+        state = {"resources": self.made, "pending_operations": self._pending}
+        self._cloud.cloud.clock.advance(300)  # type: ignore[attr-defined]
+        found = with_what_may_be_there(state)["resources"]
+        self.made = [each for each in found if self._is_there(each)]
+
+    def _is_there(self, resource: dict[str, Any]) -> bool:
+        url = self._url(resource)
+        within, name = url.rpartition("/")[::2]
+        return name in {each["name"] for each in self._api.get(within).get("items", ())}
+
+    def _url(self, resource: dict[str, Any]) -> str:
+        return f"compute.googleapis.com/compute/v1/{resource['id']}"
+
+
+def test_a_slice_whose_update_is_killed_at_any_request_comes_up_and_leaves_nothing(
+    cloud: LocalCloud, api: Client
+) -> None:
+    """Before each request, with it on its way and after it: the provider here makes no slices."""
+    cloud.cloud.latency_profile = "real"
+    parts = [url for url, _ in slice_requests(SPOT)]
+    kills = 0
+    for point in range(1, 19):
+        engine = Engine(cloud, api, point)
+        for step in (engine.up, engine.down):
+            try:
+                step()
+            except KilledError:
+                kills += 1
+                engine.recover()
+                step()
+            if step == engine.up:
+                group = api.get(f"{ZONE}/instanceGroupManagers/{NAME}")
+                assert group["status"]["isStable"]
+                assert len(instances(api)) == 4
+                assert len(engine.made) == 3
+        assert engine.made == []
+        assert instances(api) == []
+        assert [api.get(url).get("items", []) for url in parts] == [[], [], []]
+    assert kills == 18

@@ -136,6 +136,9 @@ def test_resources_in_transition_are_waited_for() -> None:
     assert passing(state([], creating=TPU), state([TPU | coming])) == [TPU["urn"]]
     assert passing(state([], creating=TPU), state([TPU | there])) == []
     assert passing(state([]), state([TPU | coming])) == []
+    vm = {"urn": "urn:vm", "type": "gcp:compute/instance:Instance"}
+    waits = vm | {"outputs": {"currentStatus": "PENDING"}}
+    assert passing(state([], creating=vm), state([waits])) == ["urn:vm"]
 
 
 def test_interrupted_updates_and_deletions_are_left_to_the_refresh() -> None:
