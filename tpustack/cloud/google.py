@@ -314,6 +314,7 @@ class Nodes:
         listed = _listed_instances if compute else _listed
         self._of = functools.cache(functools.partial(listed, google, project))
         self._whole = functools.partial(_whole, google, project)
+        self._waiting, self._compute = functools.partial(_waiting, google, project), compute
 
     def names(self, zone: str) -> Iterator[tuple[str, str]]:
         """Yield the name and type of each TPU in a zone, and of other machines with `compute`."""
@@ -321,8 +322,10 @@ class Nodes:
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it."""
-        nodes = ((zone, self._of(zone).get(name)) for zone in zones)
-        return next(((zone, self._whole(zone, node)) for zone, node in nodes if node), None)
+        for zone in zones:
+            if node := self._of(zone).get(name) or (self._compute and self._waiting(zone, name)):
+                return zone, self._whole(zone, node)
+        return None
 
 
 def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
@@ -357,6 +360,21 @@ def _whole(google: Google, project: str, zone: str, node: dict[str, Any]) -> dic
         return {**node, "state": "TERMINATED"}
     missing = int(group["targetSize"]) > node["machines"]
     return {**node, "state": "TERMINATED" if settles(group) else "CREATING"} if missing else node
+
+
+def _waiting(google: Google, project: str, zone: str, name: str) -> dict[str, Any] | None:
+    """Return a slice without machines, as its group waits for capacity for all, with the reason."""
+    try:
+        group = google.get(GROUPS.format(project, zone, name))
+    except NotFound:
+        return None
+    if settles(group):
+        return None
+    check = group["status"].get("bulkInstanceOperation", {}).get("lastProgressCheck", {})
+    errors = check.get("error", {}).get("errors", ())
+    why = {"health": errors[0]["code"], "healthDescription": errors[0]["message"]} if errors else {}
+    made = in_utc(group["creationTimestamp"])
+    return {"name": name, "state": "CREATING", "createTime": made, **why}
 
 
 def settles(group: Mapping[str, Any]) -> bool:
@@ -447,10 +465,10 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
         try:
             one = google.get(f"{_INSTANCES.format(outputs['project'], zone)}/{name}")
         except NotFound:
-            whole = _listed_instances(google, outputs["project"], zone).get(name)
-            if whole is None:
+            found = Nodes(google, outputs["project"], compute=True).find([zone], name)
+            if found is None:
                 raise
-            return zone, _whole(google, outputs["project"], zone, whole)
+            return found
         return zone, _as_node(one)
     # The last zone's NotFound goes to the caller, so that its message names an address.
     *first, last = zones_of(outputs)

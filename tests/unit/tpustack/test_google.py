@@ -210,7 +210,6 @@ def test_a_machine_with_a_tpu_is_shown_as_the_tpu_api_shows_a_tpu(
     sent = replies(200, content=json.dumps({"items": [machine]}).encode())
     nodes = Nodes(Google(), "p", compute=True)
     assert nodes.find(["us-east5-a"], "t") == (zone, node)
-    assert nodes.find(["us-east5-a"], "other") is None
     assert [str(one.url).rpartition("/compute/v1/")[2].partition("?")[0] for one in sent] == [
         "projects/p/zones/us-east5-a/instances"
     ]
@@ -271,8 +270,21 @@ def test_a_slice_of_machines_is_one_tpu_that_is_ready_when_all_of_them_are(
     machines = machines_of(*statuses)
     _, node = look_up(Asked(machines), SLICE_OUTPUTS, "t")
     assert (node["name"], node["state"]) == ("t", state)
-    with pytest.raises(NotFound):
-        look_up(Asked([]), SLICE_OUTPUTS, "t")
+    for group in (WHOLE, None):
+        with pytest.raises(NotFound):
+            look_up(Asked([], group), SLICE_OUTPUTS, "t")
+
+
+def test_a_slice_that_waits_for_capacity_is_shown_with_the_reason() -> None:
+    error = {"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "The zone is full"}
+    bulk = {"inProgress": True, "lastProgressCheck": {"error": {"errors": [error]}}}
+    status = {"isStable": False, "bulkInstanceOperation": bulk}
+    group = {"creationTimestamp": "2026-11-26T00:00:00.000-08:00", "status": status}
+    _, node = look_up(Asked([], group), SLICE_OUTPUTS, "t")
+    assert (node["state"], node["health"]) == ("CREATING", error["code"])
+    assert node["healthDescription"] == "The zone is full"
+    status["bulkInstanceOperation"] = {"inProgress": True}
+    assert "health" not in look_up(Asked([], group), SLICE_OUTPUTS, "t")[1]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tpu_core.bucket import Bucket
 from tpu_infra.settings import StackSettings
 from tpu_infra.settings.parse import parse
 from tpustack.cloud import google as google_client
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, look_up
 from tpustack.errors import TpustackError
 from tpustack.recovery.machines import Lives, end_machines, lost_slices
 from tpustack.recovery.state import id_of, with_what_may_be_there
@@ -287,6 +287,24 @@ def test_a_slice_whose_hosts_are_stopped_is_lost_if_it_is_a_spot_slice(
     assert lost_slices(Google(), [group]) == lost
 
 
+def test_a_slice_that_waits_for_capacity_is_neither_lost_nor_deleted(
+    cloud: LocalCloud, api: Client
+) -> None:
+    cloud.cloud.store.put("setting", "compute.stockout", {"zones": ["us-east5-a"]})
+    insert_slice(api)
+    cloud.cloud.clock.sleep(3 * HOUR)
+    state = {"project": DEFAULT_PROJECT, "zone": "us-east5-a", "name": NAME}
+    kind = "gcp:compute/instanceGroupManager:InstanceGroupManager"
+    declared = {"urn": URN, "type": kind, "outputs": {**state, "targetSizePolicies": [{}]}}
+    assert lost_slices(Google(), [declared]) == {}
+    assert ended(limited(None, topology="4x4", capacity="spot")) == []
+    outputs = {"architecture": "compute", "project": DEFAULT_PROJECT, "tpu_zone": "us-east5-a"}
+    assert look_up(Google(), outputs, NAME)[1]["health"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    cloud.cloud.store.delete("setting", "compute.stockout")
+    cloud.cloud.clock.sleep(31)
+    assert look_up(Google(), outputs, NAME)[1]["state"] == "READY"
+
+
 @pytest.mark.parametrize("create", [insert, insert_slice])
 def test_a_tpu_of_another_stack_is_left_alone(
     cloud: LocalCloud, api: Client, create: Callable[..., None]
@@ -348,7 +366,7 @@ class Engine:
 
     def _do(self, kind: str, resource: dict[str, Any], request: Callable[[], object]) -> None:
         self._pending = [{"type": kind, "resource": resource}]
-        steps = (lambda: None, request, lambda: self._cloud.cloud.clock.advance(300))  # type: ignore[attr-defined]
+        steps = (lambda: None, request, lambda: self._cloud.cloud.clock.sleep(300))
         for step in steps:
             step()
             self.points += 1
@@ -359,7 +377,7 @@ class Engine:
     def recover(self) -> None:
         """Do what `tpustack recover` does: refresh the state, with what may have been created."""
         state = {"resources": self.made, "pending_operations": self._pending}
-        self._cloud.cloud.clock.advance(300)  # type: ignore[attr-defined]
+        self._cloud.cloud.clock.sleep(300)
         found = with_what_may_be_there(state)["resources"]
         self.made = [each for each in found if self._is_there(each)]
 
