@@ -94,7 +94,7 @@ def _row(module: str, name: str, seconds: float) -> Row:
 
 _SECONDS = {
     "stacks": {"preview": 60, "slices": 90, "request": 120, "criticalpath": 120},
-    "jobs": {"jobs": 300, "first_job": 150, "first_answer": 40, "dashboard": 60},
+    "jobs": {"jobs": 300, "first_job": 150, "first_answer": 40, "uvx": 300, "dashboard": 60},
     "recovery": {"kill_to_step": 300, "killpoints": 1300, "agent": 100},
     "month": {"month": 5},
     "cloud": {"cloud": 30},

@@ -9,14 +9,16 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Sequence
 from pathlib import Path
 
 import pip
 
-from tests.wheels import PACKAGES, UNFINISHED, build
-from tpustack.project import root
+from tests.wheels import COMMAND, PACKAGES, UNFINISHED, build
+from tpustack.engine import toolchain
+from tpustack.project import cache_folder, root
 
 UV = Path(sys.prefix) / "bin" / "uv"
 
@@ -92,6 +94,55 @@ class Installed:
     def megabytes(self) -> float:
         files = (path for path in self.environment.rglob("*") if path.is_file())
         return sum(path.lstat().st_size for path in files) / 1e6
+
+
+def first_demos(folder: Path) -> tuple[float, float]:
+    """The seconds that `uvx tpustack demo` takes, and `make demo` in a clone without a `.venv`."""
+    tools = toolchain.find()
+    machine = toolchain.engine(tools) | empty_machine(folder, build_wheels(folder), tools.bin)
+    machine["XDG_CACHE_HOME"] = str(cache_folder().parent)
+    venv = folder / "venv"
+    make: list[str | Path] = [sys.executable, root() / "tools" / "make_venv.py", "--into", venv]
+    demo = [str(venv / "bin" / "python"), "-m", "tpustack", "demo"]
+    clone = dict(os.environ)
+    return (
+        _seconds(["uvx", "tpustack", "demo"], folder / "home", machine),
+        _seconds(make, root(), clone) + _seconds(demo, root(), clone),
+    )
+
+
+def _seconds(command: Sequence[str | Path], folder: Path, variables: dict[str, str]) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=variables, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
+
+
+def empty_machine(folder: Path, wheels: dict[str, Path], *paths: Path) -> dict[str, str]:
+    """The variables of a machine with Python, uv and a package index alone, whose home is empty.
+
+    uv takes our wheels from their folders, and all others from its cache.
+
+    Args:
+        paths: more folders with programs.
+    """
+    programs, home = folder / "bin", folder / "home"
+    for each in (programs, home):
+        each.mkdir()
+    for name in ("uv", "uvx"):
+        (programs / name).symlink_to(UV.with_name(name))
+    (programs / "python3").symlink_to(Path(sys.executable).resolve())
+    cache = subprocess.run([UV, "cache", "dir"], capture_output=True, text=True, check=True).stdout
+    links = [*wheels.values(), build(COMMAND, folder)]
+    return {
+        **{name: value for name, value in os.environ.items() if name.startswith("UV_")},
+        "PATH": os.pathsep.join((str(programs), *map(str, paths), os.defpath)),
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "UV_CACHE_DIR": cache.strip(),
+        "UV_CONSTRAINT": str(constraints(folder, "requirements.txt")),
+        "UV_FIND_LINKS": ",".join(str(path.parent) for path in links),
+        "UV_OFFLINE": "true",
+    }
 
 
 def constraints(folder: Path, lock: str) -> Path:

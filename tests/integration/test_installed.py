@@ -19,7 +19,7 @@ from .installed import Installed, constraints
 
 COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
 # What was made in a checkout, and the distribution with the name of the command.
-LEFT_OUT = {"__pycache__", "build", "pyproject.toml", "LICENSE"}
+LEFT_OUT = {"__pycache__", "build", "pyproject.toml", "LICENSE", "tpustack.egg-info"}
 # The environment of the whole project, when it was measured first.
 WHOLE_MEGABYTES = 2500
 

@@ -1,7 +1,7 @@
 """`uvx tpustack demo`, word for word, on a machine with Python, uv and a package index alone.
 
-uv takes our wheels from a folder and all others from its cache. Pulumi's download site is one of
-the test's own: its address is in the Automation API, which asks it through a proxy here.
+Pulumi's download site is one of the test's own: its address is in the Automation API, which asks it
+through a proxy here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import pytest
 import trustme
 
 from tests.patience import PATIENCE
-from tests.wheels import COMMAND, build
 from tpustack.engine import toolchain
 from tpustack.engine.toolchain import Toolchain
 
-from .installed import UV, constraints
+from .installed import empty_machine
 
 pytestmark = pytest.mark.xdist_group("installed")
 Uvx = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -86,36 +85,20 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def uvx(wheels: dict[str, Path], tools: Toolchain, site: Site, tmp_path: Path) -> Uvx:
-    """Runs a program on that machine, in an empty folder."""
-    programs, home = tmp_path / "bin", tmp_path / "home"
-    for folder in (programs, home):
-        folder.mkdir()
-    for name in ("uv", "uvx"):
-        (programs / name).symlink_to(UV.with_name(name))
-    (programs / "python3").symlink_to(Path(sys.executable).resolve())
-    cache = subprocess.run([UV, "cache", "dir"], capture_output=True, text=True, check=True).stdout
-    links = [*wheels.values(), build(COMMAND, tmp_path)]
+    """Runs a program on that machine, in its empty home."""
     variables = {
         # It has the provider, which needs another site.
         **toolchain.engine(tools),
-        **{name: value for name, value in os.environ.items() if name.startswith("UV_")},
-        "PATH": os.pathsep.join((str(programs), os.defpath)),
-        "HOME": str(home),
-        "LANG": "C.UTF-8",
+        **empty_machine(tmp_path, wheels),
         "HTTPS_PROXY": f"http://127.0.0.1:{site.server_port}",
         "SSL_CERT_FILE": str(site.authority),
         "npm_config_fetch_retries": "0",
-        "UV_CACHE_DIR": cache.strip(),
-        "UV_CONSTRAINT": str(constraints(tmp_path, "requirements.txt")),
-        "UV_FIND_LINKS": ",".join(str(path.parent) for path in links),
-        "UV_OFFLINE": "true",
     }
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["uvx", *command],
-            executable=programs / "uvx",
-            cwd=home,
+            cwd=variables["HOME"],
             env=variables,
             capture_output=True,
             text=True,
