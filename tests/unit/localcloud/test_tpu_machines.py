@@ -138,7 +138,7 @@ def test_flex_start_deletes_the_machine_when_its_time_is_up(
     assert "items" not in api.get(f"{PROJECT}/zones/{ZONE}/disks")
 
 
-WAIT = {"params": {"requestValidForDuration": {"seconds": "3600"}}}
+WAIT: dict[str, Any] = {"params": {"requestValidForDuration": {"seconds": "3600"}}}
 FULL: dict[str, Any] = {"zones": [ZONE]}
 
 
