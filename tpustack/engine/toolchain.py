@@ -113,8 +113,9 @@ def install() -> None:
         cache.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=cache) as made:
             PulumiCommand.install(f"{made}/pulumi")
-            # What is interrupted before leaves nothing there.
-            os.rename(f"{made}/pulumi", _installed())
+            # What is interrupted before leaves nothing there. Another demo may have been quicker.
+            if not _users_own():
+                os.rename(f"{made}/pulumi", _installed())
     except (OSError, HTTPException, subprocess.CalledProcessError, InvalidVersionError) as error:
         # Of the installer, what it wrote.
         said = getattr(error, "output", b"").decode(errors="replace").strip() or error
