@@ -98,10 +98,11 @@ _SECONDS = {
     "recovery": {"kill_to_step": 300, "killpoints": 1300, "agent": 100},
     "month": {"month": 5},
     "cloud": {"cloud": 30},
-    "data": {"reads": 60, "shuffle": 20, "input": 240, "pipeline": 90},
+    "data": {"reads": 60, "shuffle": 20, "input": 240, "pipeline": 120, "packing": 30},
     "training": {
         "endpoint": 120,
         "startup": 90,
+        "second_start": 150,
         "checkpoint": 60,
         "loops": 60,
         "save": 30,

@@ -140,9 +140,8 @@ def _published() -> list[Result]:
     for one in published.compare(published.compile_all()):
         ratio = one.bound / one.published
         found.append(Result(f"compiled: bound ÷ published, {one.name}", ratio, "ratio", 1.0))
-        factor = max(one.estimate / one.published, one.published / one.estimate)
-        goal = 2.0 if one.close else None
-        found.append(Result(f"compiled: estimate, factor off, {one.name}", factor, "ratio", goal))
+        ratio = one.published / one.estimate
+        found.append(Result(f"compiled: published ÷ estimate, {one.name}", ratio, "ratio", 2.0))
     return found
 
 

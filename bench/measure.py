@@ -4,6 +4,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Literal
 from tpustack import datasets
 from tpustack.errors import TpustackError
 from tpustack.project import root
+
+LOOK_SECONDS, _MOST_SECONDS = 0.05, 300.0
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,18 @@ def write_mnist(folder: Path) -> Path:
 def run_program(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """Run `python -m module`, with more variables in its environment; return what it says."""
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(
-        command,
-        cwd=root(),
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    own = {**os.environ, **(environment or {})}
+    done = subprocess.run(command, cwd=root(), env=own, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")
     return done.stdout
+
+
+def wait_for(until: Callable[[], bool], what: str) -> float:
+    """Wait until it is so; return the time."""
+    deadline = time.monotonic() + _MOST_SECONDS
+    while not until():
+        if time.monotonic() > deadline:
+            raise TpustackError(f"{what} did not come within {_MOST_SECONDS:.0f} s")
+        time.sleep(LOOK_SECONDS)
+    return time.time()

@@ -16,16 +16,10 @@ from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place
 from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.loop.train import CheckpointSchedule
-from tpustack.commands.forecast import (
-    CREATE_SECONDS,
-    DELETE_SECONDS,
-    LIFE_HOURS,
-    SAVE_SECONDS,
-    START_SECONDS,
-)
+from tpustack.commands import forecast
 from tpustack.commands.recovery import LOOK_SECONDS
 
-LIFE_SECONDS = LIFE_HOURS * 3600
+LIFE_SECONDS = forecast.LIFE_HOURS * 3600
 # A life is exponential; a creation is within half of its mean.
 _SPREAD = 0.5
 
@@ -42,7 +36,7 @@ def drawn(seed: int, lives: float = LIFE_SECONDS) -> Iterator[Tpu]:
     """Draw TPUs for ever that live for so many seconds on average."""
     chance = random.Random(seed)
     while True:
-        takes = CREATE_SECONDS * chance.uniform(1 - _SPREAD, 1 + _SPREAD)
+        takes = forecast.CREATE_SECONDS * chance.uniform(1 - _SPREAD, 1 + _SPREAD)
         yield Tpu(takes, chance.expovariate(1 / lives))
 
 
@@ -72,7 +66,7 @@ class Cloud:
 
     def state(self) -> str | None:
         """Return the TPU's state; None if there is none."""
-        if not self.lives or self.now >= self.deleted + DELETE_SECONDS:
+        if not self.lives or self.now >= self.deleted + forecast.DELETE_SECONDS:
             return None
         if self.now >= self.deleted:
             return "DELETING"
@@ -178,7 +172,7 @@ def _renew(cloud: Cloud) -> Callable[[], None]:
 
     def look() -> None:
         if cloud.state() in ("PREEMPTED", None):
-            cloud.now += DELETE_SECONDS
+            cloud.now += forecast.DELETE_SECONDS
             cloud.create()
 
     return look
@@ -268,12 +262,12 @@ def _train(
     month: Month, begin: float, end: float, interval: float | None, history: JobHistory
 ) -> None:
     """Train on a TPU that is READY from `begin` to `end`, when it goes without notice."""
-    now = min(begin + START_SECONDS, end)
+    now = min(begin + forecast.START_SECONDS, end)
     month.starting += now - begin
     schedule = CheckpointSchedule(0, history, lambda: now)
     while now < end:
         pause = interval or schedule.seconds
-        if now + pause + SAVE_SECONDS > end:
+        if now + pause + forecast.SAVE_SECONDS > end:
             # What the month's end cuts off is not lost.
             kind = "step" if end == MONTH_SECONDS else "lost_steps"
             setattr(month, kind, getattr(month, kind) + end - now)
@@ -281,9 +275,9 @@ def _train(
         now += pause
         month.step += pause
         schedule.begin()
-        now += SAVE_SECONDS
-        month.checkpoint += SAVE_SECONDS
-        schedule.saved(SAVE_SECONDS)
+        now += forecast.SAVE_SECONDS
+        month.checkpoint += forecast.SAVE_SECONDS
+        schedule.saved(forecast.SAVE_SECONDS)
 
 
 _SEEDS = range(5)

@@ -6,12 +6,14 @@
 import json
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -21,15 +23,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from bench.measure import Result, in_turn, run_program, write_mnist
-from tpu_training import fit
+from bench.measure import Result, compare, in_turn, run_program, write_mnist
+from tpu_training.api import fit, write_data as write_arrays
 from tpu_training.checkpoints import checkpoints
 from tpu_training.checkpoints.checkpoints import Checkpoints, CheckpointWriter
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint import NoTpu, Wait
-from tpu_training.data.arrays import source_of_arrays
-from tpu_training.data.conversion import Storage, store
+from tpu_training.cluster.endpoint import Addresses, NoTpu, Wait
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import training_batches
 from tpu_training.job.lr_range_test import RateTrainer, Sweep, read, run_sweep, run_trials
@@ -108,9 +108,8 @@ def write_data(folder: Path) -> Path:
     """Convert all datasets into subfolders of `folder`, and write the own model."""
     write_mnist(folder).rename(folder / "mnist")
     _convert(folder, "digits", "--source", "digits")
-    subprocess.run(
-        [sys.executable, "-c", _code("training/recipes/bert-reviews.md")], cwd=folder, check=True
-    )
+    write_reviews = _code("training/recipes/bert-reviews.md")
+    subprocess.run([sys.executable, "-c", write_reviews], cwd=folder, check=True)
     source = ("--source", str(folder / "reviews.csv"))
     _convert(folder, "reviews", *source, "--text-length", "16", "--test-fraction", "0.5")
     (folder / "wide.py").write_text(_code("docs/models.md", "This is `wide.py`"), encoding="utf-8")
@@ -176,12 +175,9 @@ class Turns:
         self._loops, self._steps = loops, steps
         record = JobRecord(definition.name, params)
         self._checkpoints = Checkpoints(f"{target}/ours", state, record, _KEEP, cluster)
+        parts = {"model": state.model, "optimizer": state.optimizer, "step": state.step}
         self._manager = tf.train.CheckpointManager(
-            tf.train.Checkpoint(
-                model=state.model, optimizer=state.optimizer, step=state.step, record=record
-            ),
-            f"{target}/tensorflow",
-            max_to_keep=_KEEP,
+            tf.train.Checkpoint(**parts, record=record), f"{target}/tensorflow", max_to_keep=_KEEP
         )
         self._number = 0
 
@@ -240,13 +236,10 @@ def print_rates(
         return steps / (time.perf_counter() - begun)
 
     ours()
-    rates: dict[int, float] = {}
-    trainers: dict[int, Trainer] = {}
-    for number in numbers:
-        trainers[number] = fit(number)
-        trainers[number]()
-        rates[number] = rate(trainers[number])
-    best = max(rates, key=lambda number: rates[number])
+    trainers = {number: fit(number) for number in numbers}
+    for trainer in trainers.values():
+        trainer()
+    best = max(numbers, key=lambda number: rate(trainers[number]))
     turns = in_turn(lambda: rate(ours), lambda: rate(trainers[best]), rounds)
     figures = {"ratio": turns.ratio, "ours": turns.first, "keras": turns.second}
     print(json.dumps({**figures, "steps_per_execution": best}))
@@ -278,39 +271,24 @@ def network_of_keras() -> Any:
     """Return the trainer's MNIST network in the way of Keras' own guides, compiled."""
     keras: Any = tf.keras
     layers = keras.layers
-    network = keras.Sequential(
-        [
-            layers.Rescaling(1 / 127.5, offset=-1.0),
-            layers.Conv2D(16, 3, padding="same"),
-            layers.MaxPooling2D(padding="same"),
-            layers.ReLU(),
-            layers.Conv2D(32, 3, padding="same"),
-            layers.MaxPooling2D(padding="same"),
-            layers.ReLU(),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(10),
-        ]
-    )
-    network.compile(
-        keras.optimizers.Adam(0.004), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    )
+    network = keras.Sequential([layers.Rescaling(1 / 127.5, offset=-1.0)])
+    for filters in (16, 32):
+        network.add(layers.Conv2D(filters, 3, padding="same"))
+        network.add(layers.MaxPooling2D(padding="same"))
+        network.add(layers.ReLU())
+    for layer in (layers.Flatten(), layers.Dense(128, activation="relu"), layers.Dense(10)):
+        network.add(layer)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    network.compile(keras.optimizers.Adam(0.004), loss)
     return network
 
 
 def keras_fit(
     model: Any, arrays: Arrays, batch: int, steps: int, steps_per_execution: int
 ) -> Trainer:
-    """Return `fit` of a compiled model on batches in memory, shuffled and prefetched.
-
-    As tf.data's own guide has them.
-    """
-    model.compile(
-        optimizer=model.optimizer,
-        loss=model.loss,
-        metrics=["accuracy"],
-        steps_per_execution=steps_per_execution,
-    )
+    """Return `fit` of a compiled model on batches as tf.data's own guide has them."""
+    given = {"optimizer": model.optimizer, "loss": model.loss, "metrics": ["accuracy"]}
+    model.compile(**given, steps_per_execution=steps_per_execution)
     examples = tf.data.Dataset.from_tensor_slices(arrays).cache()
     shuffled = examples.shuffle(len(arrays[1]), reshuffle_each_iteration=True).repeat()
     batches = shuffled.batch(batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
@@ -392,8 +370,7 @@ def model(name: str, folder: str) -> None:
     file = Path(folder).with_suffix(".py")
     file.write_text(f"from bench.programs import {name} as create_model\n", encoding="utf-8")
     definition = load_model(str(file))
-    splits = {"train": arrays, "test": (arrays[0][:_MODEL_BATCH], arrays[1][:_MODEL_BATCH])}
-    store(source_of_arrays("bench", splits, ()), folder, Storage())
+    write_arrays(folder, train=arrays, test=tuple(each[:_MODEL_BATCH] for each in arrays))
     data = open_data(folder)
     spec = data.manifest.input_spec(0)
     trainer = ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS)
@@ -428,29 +405,37 @@ def loops(data: str, model_dir: str) -> None:
     print(json.dumps({"share": sum(gaps) / whole}))
 
 
-# --- How long a save holds the steps.
-# The variables lie on a device of their own, as on a TPU: one of the two parts into which the
-# processor is split. A copy to the other part stands for one to the TPU's host.
+# --- How long a save holds the steps, against a copy in this machine's memory; what it takes of it.
+# The variables lie on a part of a worker's processor, and its first part is their host. What moves
+# from one to the other shares memory: a TPU's way to its host's is not in the figure.
 
-# ResNet-50 with momentum has 0.2 GB; this is 0.4 in 200 variables.
-_VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5
+_VARIABLES, _NUMBERS, _SAVES = 600, 500_000, 3
 
 
-def save(folder: str) -> None:
+def save(endpoint: str, folder: str) -> None:
     """Save some times; the first time compiles the copy."""
-    cluster = connect(NoTpu(), Wait(), local_devices=2)
-    vars(checkpoints)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
-    with tf.device("/cpu:0"):
+    cluster = connect(Addresses((endpoint.removeprefix("grpc://"),), "bench"), Wait(), 0)
+    host = "/job:worker/replica:0/task:0/device:CPU:0"
+    vars(checkpoints)["host_of"] = lambda device: host
+    with tf.device(host.replace("CPU:0", "CPU:1")):
         variables = [tf.Variable(tf.ones((_NUMBERS,))) for _ in range(_VARIABLES)]
     checkpoint = tf.train.Checkpoint(variables=variables)
+    # More than a processor's caches hold.
+    source, target = np.ones((2, 50 * _NUMBERS), np.float32)
+    state, usage = 4 * _NUMBERS * _VARIABLES, partial(resource.getrusage, resource.RUSAGE_SELF)
+    before = usage().ru_maxrss
     writer = CheckpointWriter(checkpoint, cluster, {folder: 1}, lambda: None)
-    held = []
+    pairs = []
     for number in range(_SAVES + 1):
         begun = time.perf_counter()
+        np.copyto(target, source)
+        copied = time.perf_counter()
         writer.save(folder, number)
-        held.append(time.perf_counter() - begun)
+        held = time.perf_counter() - copied
         writer.wait()
-    print(json.dumps({"held": statistics.median(held[1:])}))
+        pairs.append((held, (copied - begun) * state / source.nbytes))
+    took, memory = compare(pairs[1:]), 1024 * (usage().ru_maxrss - before) / state
+    print(json.dumps({"held": took.first, "copy": took.ratio, "memory": memory}))
 
 
 PROGRAMS: dict[str, Callable[..., None]] = {

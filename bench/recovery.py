@@ -20,22 +20,19 @@ from urllib.parse import quote
 import psutil
 import requests
 
-from bench.measure import Result, write_mnist
+from bench.measure import LOOK_SECONDS, Result, wait_for, write_mnist
 from tests.agents import kill_agents
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, running, session, write_stack
 from tpu_core.ledger import Entry, parse_entry
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
-from tpustack.errors import TpustackError
 from tpustack.local import LocalCloudCommand
 from tpustack.project import build_wheel
 
 _KILLS = 3
 _LOOPS = 5
 _GOAL, _NOTICED = 12.0, 3.0
-_SECONDS = 300.0
-_LOOK_SECONDS = 0.05
 _ZONE = "projects/tpu-stack-local/zones/us-central1-b"
 _TPU = "projects/tpu-stack-local/locations/us-central1-b/nodes/tpu-stack-local-tpu"
 _GONE = "gone"
@@ -92,17 +89,14 @@ class _Running:
 
     def lines(self) -> int:
         """How many loops the trainer has finished, by the machine's serial port."""
-        answer = self.google.get(
-            f"https://compute.googleapis.com/compute/v1/{_ZONE}/instances/tpu-stack-local-vm"
-            "/serialPort",
-            timeout=30,
-        )
+        vm = f"https://compute.googleapis.com/compute/v1/{_ZONE}/instances/tpu-stack-local-vm"
+        answer = self.google.get(f"{vm}/serialPort", timeout=30)
         return len(re.findall(r"progress step=", answer.json().get("contents", "")))
 
     def wait_for_steps(self) -> None:
         """Wait for some finished loops, each of which saves a checkpoint."""
         before = self.lines()
-        _wait(lambda: self.lines() >= before + _LOOPS, "a step")
+        wait_for(lambda: self.lines() >= before + _LOOPS, "a step")
 
 
 @contextmanager
@@ -125,10 +119,10 @@ def _kill(running: _Running) -> dict[str, float]:
     watcher = Thread(target=_watch, args=(running.state, states, done), daemon=True)
     watcher.start()
     running.cloud.run("faults", "preempt", _TPU)
-    _wait(lambda: "READY" in states, "the next TPU")
-    _wait(lambda: len(running.entries()) > starts, "the next start")
+    wait_for(lambda: "READY" in states, "the next TPU")
+    wait_for(lambda: len(running.entries()) > starts, "the next start")
     before = running.lines()
-    stepped = _wait(lambda: running.lines() > before, "the next step")
+    stepped = wait_for(lambda: running.lines() > before, "the next step")
     done.set()
     watcher.join()
     return parts_of(states, running.entries()[-1], stepped)
@@ -160,19 +154,10 @@ def parts_of(states: Mapping[str, float], entry: Entry, stepped: float) -> dict[
 
 def _watch(state: Callable[[], str], seen: dict[str, float], done: Event) -> None:
     """Note when the TPU comes into each state after its preemption."""
-    while not done.wait(_LOOK_SECONDS):
+    while not done.wait(LOOK_SECONDS):
         now = state()
         if now == "PREEMPTED" or seen:
             seen.setdefault(now, time.time())
-
-
-def _wait(until: Callable[[], bool], what: str) -> float:
-    deadline = time.monotonic() + _SECONDS
-    while not until():
-        if time.monotonic() > deadline:
-            raise TpustackError(f"{what} did not come within {_SECONDS:.0f} s")
-        time.sleep(_LOOK_SECONDS)
-    return time.time()
 
 
 # --- `pulumi up` and `destroy` killed at random moments: does the stack survive?

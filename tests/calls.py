@@ -9,6 +9,7 @@ from contextlib import suppress
 HOST = "storage.googleapis.com"
 MIB = 1 << 20
 _TRIES, _PAUSE = 400, 0.05
+_ANSWER = 1 << 16  # More bytes would come by a map of their own, for 15 µs a call.
 Connection = http.client.HTTPSConnection
 
 
@@ -32,7 +33,7 @@ def call(connection: Connection, token: str, verb: str, path: str, body: str = "
     lines = f"{head}Content-Length: {len(body)}\r\n\r\n{body}"
     began = time.perf_counter()
     connection.sock.sendall(lines.encode())
-    answer: bytes = connection.sock.recv(MIB)
+    answer: bytes = connection.sock.recv(_ANSWER)
     seconds = time.perf_counter() - began
     assert answer.startswith(b"HTTP/1.1 20"), answer
     return seconds

@@ -17,6 +17,7 @@ from tpu_training.models import layers, networks, params as base, registry
 class Params(registry.BertParams):
     """Those of `bert`."""
 
+    hidden_size: int = base.param(128, "size of a token's vector, a multiple of heads", 8, 8192)
     feed_forward: int = base.param(2048, "size of a feed-forward layer", 8, 65_536)
 
 

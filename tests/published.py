@@ -74,18 +74,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Published:
-    """A published time next to ours, in milliseconds.
-
-    Attributes:
-        close: whether the compiler's estimate is near for this kind of step.
-    """
+    """A published time next to ours, in milliseconds."""
 
     name: str
     source: str
     published: float
     bound: float
     estimate: float
-    close: bool
 
 
 @dataclass(frozen=True)
@@ -120,7 +115,6 @@ def compare(known: Mapping[str, list[dict[str, Any]]]) -> list[Published]:
             row["publishedMs"],
             _total(row, known, _bound),
             _total(row, known, _estimate),
-            row["closeEstimate"],
         )
         for row in rows()
     ]

@@ -19,9 +19,14 @@ FILE = ROOT / "training" / "tpu_training" / "compile" / "tpus.json"
 
 def content(catalog: Catalog) -> str:
     """Return the content of the file, a line for each chip and each type."""
-    used = {one.family for one in catalog.accelerators.values()}
-    chips = {name: _chip(chip) for name, chip in catalog.chips.items() if name in used}
+    chips = {name: _chip(chip) for name, chip in catalog.chips.items()}
     types = {name: _type(catalog, one) for name, one in catalog.accelerators.items()}
+    for name, host in catalog.hosts.items():
+        types[name] = _type(catalog, host.tpu, tensorflow="tensorflow" in host.frameworks)
+        # There TensorFlow drives only the chips of its own machine.
+        for topology in host.slices:
+            tpu = host.tpu_of(topology)
+            types[f"{name}:{topology}"] = _type(catalog, tpu, tensorflow=False)
     return (
         '{\n"_": "Written by `make catalog` from infra/tpu_infra/catalog: edit the facts there.",\n'
         f'"chips": {_lines(chips)},\n"types": {_lines(types)}\n}}\n'
@@ -46,12 +51,13 @@ def _chip(chip: Chip) -> dict[str, Any]:
     }
 
 
-def _type(catalog: Catalog, tpu: Accelerator) -> dict[str, Any]:
+def _type(catalog: Catalog, tpu: Accelerator, *, tensorflow: bool = True) -> dict[str, Any]:
     return {
         "family": tpu.family,
         "topology": tpu.topology,
         "chips": tpu.chips,
         "hosts": tpu.hosts,
+        "tensorflow": tensorflow,
         "onDemand": _cheapest(catalog, tpu, "on-demand"),
         "spot": _cheapest(catalog, tpu, "spot"),
     }

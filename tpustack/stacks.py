@@ -140,6 +140,8 @@ def shown(path: Path) -> str:
 def unoffered(name: str, region: str, catalog: Catalog) -> Iterator[base.Problem]:
     """Yield what is wrong with an accelerator in a region, which flags name instead of a stack."""
     types = {**catalog.accelerators, **{key: host.tpu for key, host in catalog.hosts.items()}}
+    # A slice is where its machine is.
+    name = name.partition(":")[0] if catalog.accelerator(name) else name
     # GPUs have a price in the catalog but no entry, since no stack uses one: for comparison alone.
     if name not in types and name not in catalog.prices.gpus:
         cure = nearest(name, [*types, *catalog.prices.gpus])
@@ -237,6 +239,13 @@ def _put(group: dict[str, Any], path: str, value: object) -> None:
 # What Google's TPU compiler said of a stack's job. It is only looked up: to compile takes minutes.
 
 
+def tpu_type(settings: StackSettings) -> str:
+    """Return the name of the stack's TPU, or of one slice, for the compiler and for prices."""
+    name, topology = settings.tpu.accelerator_type, settings.tpu.topology
+    host = Catalog().hosts.get(name) if topology else None
+    return f"{name}:{topology}" if host and topology in host.slices else name
+
+
 def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | None"]:
     """Return the stack's data and what the compiler said of its job on one slice, as far as known.
 
@@ -254,14 +263,18 @@ def answer_of(settings: StackSettings) -> tuple["Manifest | None", "Answer | Non
         manifest = read_manifest(str(folder))
     except TrainingError:
         return None, None
-    tpu = settings.tpu.accelerator_type
-    return manifest, cached_job(tpu, settings.training.args, manifest)
+    return manifest, cached_job(tpu_type(settings), settings.training.args, manifest)
 
 
 def asking(settings: StackSettings) -> str:
     """Return the command that asks the compiler."""
-    job = shlex.join([*settings.training.args, f"--data={settings.training.data or 'DIR'}"])
-    return f"tpu-training compile --tpu={settings.tpu.accelerator_type} {job}"
+    from tpu_training.compile.answer import tpus
+
+    name = tpu_type(settings)
+    backend = [] if name not in tpus() or tpus()[name].tensorflow else ["--backend=jax"]
+    data = f"--data={settings.training.data or 'DIR'}"
+    job = shlex.join([*settings.training.args, data, *backend])
+    return f"tpu-training compile --tpu={name} {job}"
 
 
 def epoch_cost(settings: StackSettings, estimate: Estimate) -> tuple[dict[str, Any] | None, str]:

@@ -44,7 +44,12 @@ class LocalCloud:
         tls, answer = self.authority.context(), self.dispatcher.answer
         self.cloud.machines = Machines(self.cloud, Network(tls, self.authority.bundle, answer))
         admin = Admin(self.cloud, lambda: self.listener.port, lambda: self.dispatcher.problems)
-        self.listener = proxy.Listener(port, tls=tls, apis=answer, direct=admin.answer)
+        try:
+            self.listener = proxy.Listener(port, tls=tls, apis=answer, direct=admin.answer)
+        except OSError:
+            # Another one, at another port, could not open the store.
+            self.cloud.close()
+            raise
 
     def start(self) -> None:
         """Serve, and resume what an earlier run left unfinished.

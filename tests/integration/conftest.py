@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ import yaml
 
 from localcloud.app import LocalCloud
 from localcloud.cli import main as localcloud
-from localcloud.lifecycle import run_file
+from localcloud.lifecycle import RequestsLog, run_file
 from localcloud.testing import Session
 from tests.patience import PATIENCE
 from tests.sandbox import make_project, make_trainer, session, write_stack
@@ -98,24 +97,19 @@ class CloudOfTest(LocalCloudCommand):
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloudCommand]:
+def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
     """Served by this process: one of its own would read Google's documents again for each test.
 
     That it starts and stops as a process is shown by tests/unit/localcloud/cli and tests/e2e.
     """
     command = CloudOfTest(tmp_path / "cloud")
     made = LocalCloud(command.home)
-    with contextlib.closing(logging.FileHandler(command.home / "requests.log")) as file:
-        requests_log = logging.getLogger("localcloud.requests")
-        monkeypatch.setattr(requests_log, "handlers", [file])
-        # The method alone forgets whether earlier tests of this process were logged.
-        requests_log.setLevel(logging.INFO)
-        made.start()
-        known = {"pid": os.getpid(), "port": made.listener.port}
-        run_file(command.home).write_text(json.dumps(known), encoding="utf-8")
-        yield command
-        made.stop()
-        requests_log.setLevel(logging.NOTSET)
+    made.cloud.log_request = RequestsLog(command.home / "requests.log").write
+    made.start()
+    known = {"pid": os.getpid(), "port": made.listener.port}
+    run_file(command.home).write_text(json.dumps(known), encoding="utf-8")
+    yield command
+    made.stop()
 
 
 @pytest.fixture

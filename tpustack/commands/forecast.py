@@ -251,7 +251,7 @@ def forecast_command(
         raise UsageError("--stack can't be combined with --accelerator-type, --region or --answers")
     else:
         settings, others = _of_stack(stack, catalog)
-        accelerator_type, region = settings.tpu.accelerator_type, settings.region
+        accelerator_type, region = stacks.tpu_type(settings), settings.region
         answer = None if timed else stacks.answer_of(settings)[1]
         if not timed and answer is None:
             run = f"run `{stacks.asking(settings)}`"

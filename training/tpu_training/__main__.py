@@ -195,7 +195,7 @@ def _add_data(modes: Any) -> None:
         required=True,
         help="a folder with MNIST's IDX files, with one folder of images per class, or with "
         "images/ and masks/; a CSV, .txt or Parquet file; WebDataset's tar files; a "
-        "version's folder of TensorFlow Datasets, or tfds:NAME; a Python file with a "
+        "version's folder of TensorFlow Datasets, tfds:NAME or hf:OWNER/NAME; a Python file with a "
         "function dataset(split, context); or the word digits",
     )
     option("--output", required=True, help="new or empty directory, or gs:// URL, to write to")

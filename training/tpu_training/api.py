@@ -15,7 +15,7 @@ from tpu_training.data.manifest import SPLITS
 from tpu_training.data.output import refuse_used
 from tpu_training.job import start, supervision
 from tpu_training.job.job import MODES, Job, Result
-from tpu_training.loop.callbacks import Callback, checked
+from tpu_training.loop.callbacks import checked
 from tpu_training.models import registry
 from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, CreateModel, ModelDefinition
@@ -26,6 +26,8 @@ from tpu_training.serving import EXPORTED
 if TYPE_CHECKING:
     from tpu_training.serving.model import RestoredModel
 
+# The trainer's own optimizers; another name is one of Keras', if the model is a function.
+_NAMED = KerasParams.__dataclass_fields__["optimizer"].metadata["choices"]
 # features and targets of a split
 Arrays = tuple[Any, ...]
 
@@ -43,7 +45,7 @@ def fit(
     loss: Any = None,
     metrics: Sequence[Any] | Mapping[str, Any] = (),
     mode: str = "train-and-evaluate",
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Any] = (),
     tpu: str | None = None,
     tpu_project: str | None = None,
     tpu_zone: str | None = None,
@@ -55,7 +57,7 @@ def fit(
         model: A built-in model's name, the path of a file, or a function `create_model(params,
             spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
             (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
-        data: The directory or gs:// URL of a dataset, or the examples to train with: a
+        data: A dataset's directory or gs:// URL, tfds:NAME, hf:OWNER/NAME, or examples: a
             tf.data.Dataset, a keras.utils.PyDataset, or (features, targets[, weights]). Features
             and targets are arrays or dictionaries of arrays. A weight multiplies an example's
             loss. A dictionary of "train", "validation" and "test" gives all splits at
@@ -70,7 +72,7 @@ def fit(
         loss: For a Keras model, a Keras loss, its name or a function.
         metrics: For a Keras model, Keras metrics, their names or functions.
         mode: `train`, `evaluate` or `train-and-evaluate`, which tests where there is a test split.
-        callbacks: What to call between two loops of steps.
+        callbacks: What to call between two loops of steps: tpu_training.Callbacks or Keras' own.
         tpu: A TPU's name, grpc://HOST:PORT, or `local`; None takes this machine's devices or
             what the environment names.
         tpu_project: The project of a TPU given by name.
@@ -90,7 +92,7 @@ def fit(
     if mode not in MODES:
         problems.append(errors.InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}"))
     start.prepare_tensorflow(tpu, True, values.get("backend"))
-    if isinstance(optimizer, str):
+    if optimizer in _NAMED or (isinstance(optimizer, str) and isinstance(model, str)):
         values["optimizer"], optimizer = optimizer, None
     definition = noted(_definition, model, task, params)
     made = definition and noted(_params, definition, params, values)
@@ -319,10 +321,27 @@ def _compiled(
             if loss is None:
                 weights = getattr(model._compile_loss, "_user_loss_weights", None)
                 settings["loss_weights"] = weights
+        if isinstance(optimizer, str):
+            given["optimizer"] = _keras_optimizer(optimizer)
         model.compile(**{**settings, **given})
         return model
 
     return replace(definition, create_model=compiled)
+
+
+def _keras_optimizer(name: str) -> Any:
+    """Return Keras' optimizer of that name; its own `get` knows no Lamb, among others."""
+    import keras
+
+    kinds = [kind for kind in vars(keras.optimizers).values() if isinstance(kind, type)]
+    # Those with the word take other optimizers.
+    by_name = {kind.__name__.lower(): kind for kind in kinds if "Optimizer" not in kind.__name__}
+    if kind := by_name.get(name.lower()):
+        return kind()
+    raise errors.InputError(
+        f"optimizer={name!r}: unknown; expected one of the trainer's, {', '.join(_NAMED)}, or of "
+        f"Keras', {', '.join(sorted(by_name))}"
+    )
 
 
 def _definition(

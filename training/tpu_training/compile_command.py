@@ -18,7 +18,7 @@ from tpu_training.compile import compiler, session as sessions, table
 from tpu_training.compile.answer import Answer, Tpu, tpus, unknown_tpu
 from tpu_training.compile.programs import JobPrograms, read_program
 from tpu_training.data.manifest import Manifest
-from tpu_training.models.params import Params
+from tpu_training.models.params import JAX, TENSORFLOW, Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring import terminal
 
@@ -158,6 +158,7 @@ def build_compile_job(
         problems.add([f"--examples={known.examples}: must be at least 1"])
     # The batch of each type must divide: --compare takes types with other numbers of replicas.
     for tpu in kinds:
+        problems.add(_backend_problems(params, tpu))
         problems.of(partial(_divide, params, tpu))
         problems.of(partial(_divide, params, tpu, evaluation=True))
     manifest = problems.of(partial(_described_data, known, model))
@@ -170,6 +171,15 @@ def build_compile_job(
     examples = known.examples or manifest.split("train").examples or None
     asked = sessions.request(model.name, {**given, **tasks.identity(model)}, spec)
     return Job(asked, JobPrograms(model, params, manifest), examples)
+
+
+def _backend_problems(params: Params, tpu: Tpu) -> Iterator[str]:
+    """Yield that TensorFlow can't drive the TPU: the compiler would take its step all the same."""
+    if params.backend == TENSORFLOW and not tpu.tensorflow:
+        why = "where Google supports JAX and PyTorch"
+        if tpu.hosts > 1:
+            why = f"because it drives only the chips of its own machine, one of {tpu.hosts}"
+        yield f"--backend={TENSORFLOW}: doesn't run on --tpu={tpu.name}, {why}; use --backend={JAX}"
 
 
 def _divide(params: Params, tpu: Tpu, evaluation: bool = False) -> None:

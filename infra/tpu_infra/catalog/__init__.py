@@ -117,12 +117,18 @@ class Catalog:
     def accelerator(self, name: str, topology: str | None = None) -> entries.Accelerator | None:
         """Return a TPU type; one that is not listed too, if it may exist all the same.
 
-        `topology` is that of machines of Compute Engine, whose type has that of one machine.
+        `topology` is that of machines of Compute Engine, whose type has that of one machine. A
+        slice of several may also be named MACHINE:TOPOLOGY, as `tpu-training compile` names it.
         """
         if name in self.accelerators:
             return self.accelerators[name]
-        host = self.hosts.get(name)
-        return host.tpu_of(topology) if host else unlisted_accelerator(name, self.accelerators)
+        machine, _, of_slice = name.partition(":")
+        host = self.hosts.get(machine)
+        if host is None:
+            return unlisted_accelerator(name, self.accelerators)
+        if of_slice and of_slice not in host.slices:
+            return None
+        return host.tpu_of(topology or of_slice)
 
     def runtime(self, name: str) -> entries.Runtime | None:
         """Return a runtime; one that is not listed too, if its name follows Google's pattern."""

@@ -17,6 +17,7 @@ from localcloud.core.discovery import Document, document
 from localcloud.core.errors import ApiError
 
 _TEXT = {"type": "string"}
+_NUMBER = re.compile(r"-?\d+")
 _INTEGER_FORMATS = {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
 Translate = Callable[[str, list[str], Any], Any]
 NUMBERS = "enum-encoding=int"
@@ -66,7 +67,7 @@ def _check_object(
         below = properties.get(name, rest)
         if below is not None:
             # Most fields are texts, of which none is wrong.
-            if below != _TEXT or type(child) is not str:
+            if type(child) is not str or below != _TEXT:
                 _check(document, below, child, f"{path}.{name}" if path else name, found)
         else:
             at = f" at '{path}'" if path else ""
@@ -98,7 +99,7 @@ def _is_integer(value: object, format_: str) -> bool:
     # 64-bit numbers travel as strings in Google's JSON; both forms are accepted everywhere.
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return False
-    if isinstance(value, str) and not re.fullmatch(r"-?\d+", value):
+    if isinstance(value, str) and not _NUMBER.fullmatch(value):
         return False
     bits = _INTEGER_FORMATS[format_]
     if format_.startswith("u"):

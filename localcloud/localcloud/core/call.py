@@ -278,27 +278,21 @@ class Tokens:
 
         Raises ApiError: 401 when the token is not the emulator's, was altered or has expired.
         """
-        claims = self.claims(token, now=now)
-        if claims.get("i", 0.0) < (since or {}).get(claims.get("h", ""), 0.0):
+        claims, principal = self._verified(token)
+        earliest = (since or {}).get(claims.get("h", ""), 0.0)
+        if claims["e"] <= now or claims.get("i", 0.0) < earliest:
             raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
-        sets, own = frozenset(claims.get("g", ())), bool(claims.get("c"))
-        return Principal(claims["m"], frozenset(claims["s"]), sets, own)
+        return principal
 
-    def claims(self, token: str, *, now: float) -> dict[str, Any]:
-        """Return the claims of a token: `m` member, `h` machine, `i` and `e` begin and end, …"""
-        claims = self._verified(token)
-        if claims["e"] <= now:
-            raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
-        return claims
-
-    def _verify(self, token: str) -> dict[str, Any]:
+    def _verify(self, token: str) -> tuple[dict[str, Any], Principal]:
         payload, _, signature = token.removeprefix(_TOKEN_PREFIX).rpartition(".")
         if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(
             signature, self._sign(payload)
         ):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
         claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload))
-        return claims
+        sets, own = frozenset(claims.get("g", ())), bool(claims.get("c"))
+        return claims, Principal(claims["m"], frozenset(claims["s"]), sets, own)
 
     def _sign(self, payload: str) -> str:
         return hmac.new(self._secret, payload.encode(), hashlib.sha256).hexdigest()[:40]

@@ -10,10 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import lru_cache
 
 log = logging.getLogger(__name__)
 
 
+@lru_cache(maxsize=1024)
 def rfc3339(timestamp: float) -> str:
     """Return `timestamp` (seconds since the epoch) as Google's APIs print it."""
     moment = datetime.fromtimestamp(timestamp, tz=timezone.utc)

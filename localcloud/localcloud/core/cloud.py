@@ -1,6 +1,7 @@
 """The cloud as every handler gets it: state, time, identity, hooks, faults and machines."""
 
 import hashlib
+import logging
 import os
 import random
 import secrets
@@ -59,6 +60,8 @@ class Cloud:
         """What the emulator's own command line shows to be let in."""
         self.operations = Operations(self.store, self.clock, self)
         self.faults = Faults(self.store, self.clock, self.operations.number)
+        self.log_request: Callable[[str], object] = logging.getLogger("localcloud.requests").info
+        """Gets a line for each request."""
         self.asked: dict[str, dict[str, bool]] = {}
         """By member: which permissions its calls asked for since the start, and if it had them."""
 
@@ -247,7 +250,7 @@ class Faults:
 
     # Looked for and counted under one lock: of two calls at once only one may take the last hit.
     def _take(self, method: str, path: str, carried_out: bool) -> Fault | None:
-        if not self._store.keys(_FAULT):
+        if not self._store.has(_FAULT):
             return None
         with self._store.locked():
             for key, fault in self.items():

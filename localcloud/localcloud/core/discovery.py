@@ -178,4 +178,7 @@ def _without_prose(node: Json) -> Json:
             node["readOnly"] = True
         if not isinstance(value, dict) or not value.keys() & {"type", "$ref"}:
             node.pop(key, None)
+    # Only those of numbers are checked: most fields are nothing but texts then.
+    if "int" not in (format_ := node.get("format", "int")) and isinstance(format_, str):
+        del node["format"]
     return node

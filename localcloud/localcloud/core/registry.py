@@ -25,7 +25,6 @@ Resources = Callable[[Cloud, Call], Sequence[str]]
 ProjectOf = Callable[[Json], str]
 _APIS: list["Api"] = []
 log = logging.getLogger(__name__)
-requests_log = logging.getLogger("localcloud.requests")
 # gcloud names its command in every call. Before it connects it would wait for addresses that exist
 # on paper only, for minutes and without a word.
 _SSH = re.compile(r"command/gcloud\.\S*\.(ssh|scp|start-iap-tunnel|connect-to-serial-port)(?=\s|$)")
@@ -227,6 +226,8 @@ class Dispatcher:
         for api in apis:
             for host in api.served():
                 self._apis.setdefault(host, []).append(api)
+        # Clients call the same paths again and again.
+        self._match = lru_cache(maxsize=1024)(self._first_match)
         self.problems = 0
         """Calls that the emulator did not know, refused as malformed or could not answer."""
 
@@ -245,7 +246,7 @@ class Dispatcher:
             response = Response.of_json(error.body(api), error.code)
         except ConnectionError:
             # The client went away in the middle of its body, or is to get no answer.
-            _log_request("lost", name, request, started)
+            self._log("lost", name, request, started)
             raise
         except Exception as error:
             self.problems += 1
@@ -254,7 +255,7 @@ class Dispatcher:
             response = Response.of_json(ApiError(500, message).body(api), 500)
         # Clients compare it with times in the answer, which are by the cloud's own clock too.
         response.headers["Date"] = _date(int(self._cloud.clock.now()))
-        _log_request(response.status, name, request, started)
+        self._log(response.status, name, request, started)
         return response
 
     def _find(self, request: Request) -> tuple[Match, Route]:
@@ -265,24 +266,26 @@ class Dispatcher:
                 f"nothing connects to a machine of the local cloud by {refused[1]}: it is a "
                 "process tree of this computer. `localcloud logs NAME` prints its serial port",
             )
-        for api in self._apis.get(request.host, ()):
-            found = api.match(request.verb, request.host, request.path)
-            if found is None:
-                continue
-            match, route = found
-            # 501, not the 404 of an unknown path: the caller's method is right.
-            if route is None:
-                raise ApiError(
-                    501,
-                    f"the local cloud knows {match.method.id} ({match.method.version}) but does "
-                    "not implement it",
-                )
-            return match, route
-        raise ApiError(
-            404,
-            f"the local cloud knows no method at {request.verb} "
-            f"https://{request.host}{request.path}",
-        )
+        found = self._match(request.verb, request.host, request.path)
+        if found is None:
+            raise ApiError(
+                404,
+                f"the local cloud knows no method at {request.verb} "
+                f"https://{request.host}{request.path}",
+            )
+        match, route = found
+        # 501, not the 404 of an unknown path: the caller's method is right.
+        if route is None:
+            raise ApiError(
+                501,
+                f"the local cloud knows {match.method.id} ({match.method.version}) but does "
+                "not implement it",
+            )
+        return match, route
+
+    def _first_match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
+        found = (api.match(verb, host, path) for api in self._apis.get(host, ()))
+        return next(filter(None, found), None)
 
     def _call(self, request: Request, found: Match, route: Route) -> Response:
         # Google's order, as its answers show: who calls, is the API enabled, may the token, may the
@@ -380,6 +383,10 @@ class Dispatcher:
             self._refuse(call, [f"Invalid field selection {mask}"])
         return Response.of_json(result)
 
+    def _log(self, status: int | str, name: str, request: Request, started: float) -> None:
+        took = (time.perf_counter() - started) * 1000
+        self._cloud.log_request(f"{status} {name} {request.verb} {request.path} {took:.0f} ms")
+
     def _refuse(self, call: Call, problems: list[str]) -> None:
         self._report("request of %s refused: %s", call.method.id, "; ".join(problems))
         raise ApiError(400, "\n".join(problems))
@@ -392,11 +399,6 @@ class Dispatcher:
 @lru_cache(maxsize=1)
 def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
-
-
-def _log_request(status: int | str, name: str, request: Request, started: float) -> None:
-    took = (time.perf_counter() - started) * 1000
-    requests_log.info("%s %s %s %s %.0f ms", status, name, request.verb, request.path, took)
 
 
 def _unchecked(route: Route) -> bool:

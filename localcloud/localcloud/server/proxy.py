@@ -122,24 +122,20 @@ class Connection(BaseHTTPRequestHandler):
     # Seconds without a byte after which a connection is given up; its thread ends then.
     timeout = 600
     tunnel_host = ""
-    raw_requestline: bytes
-
-    def __getattr__(self, name: str) -> Callable[[], None]:
-        # BaseHTTPRequestHandler looks for do_GET, do_POST, …; all verbs are served alike.
-        if name.startswith("do_"):
-            return self._serve
-        raise AttributeError(name)
 
     def parse_request(self) -> bool:
-        """Read a request's head; False when it was refused.
+        """Read a request's head; False when there is none or it was refused.
 
         The base class parses headers as a mail's, which takes longer than answering most calls.
         """
         self.command, self.request_version, self.close_connection = "", self.protocol_version, True
-        self.requestline = self.raw_requestline.decode("latin-1").strip()
+        line = self.rfile.readline(_LONGEST_LINE)
+        if not line:
+            return False
+        self.requestline = line.decode("latin-1").strip()
         words = self.requestline.split()
         if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
-            self.send_error(400, f"Bad request line: {self.requestline!r}")
+            self.send_error(400, f"Bad request line: {self.requestline[:80]!r}")
             return False
         self.command, self.path, self.request_version = words
         try:
@@ -190,7 +186,8 @@ class Connection(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         """Serve a request; a client that goes away ends the connection without a traceback."""
         try:
-            super().handle_one_request()
+            if self.parse_request():
+                self.do_CONNECT() if self.command == "CONNECT" else self._serve()
         except (ConnectionError, ssl.SSLError, TimeoutError):
             self.close_connection = True
 
@@ -215,11 +212,13 @@ class Connection(BaseHTTPRequestHandler):
             target = urlsplit(re.sub("^//+", "/", self.path))
             host = self.tunnel_host or target.hostname or ""
             stream, length = self._body()
+            if length:
+                self._acknowledge()
         except ValueError as error:
             self.close_connection = True
             self.send_error(400, str(error))
             return
-        query = parse_qs(target.query, keep_blank_values=True)
+        query = parse_qs(target.query, keep_blank_values=True) if target.query else {}
         path = target.path or "/"
         request = Request(self.command, host, path, query, self.head, stream, length)
         if self.head.get("Expect", "").lower() == "100-continue":
@@ -242,7 +241,6 @@ class Connection(BaseHTTPRequestHandler):
 
     def _body(self) -> tuple[Stream, int]:
         # TensorFlow sends "Transfer-Encoding: identity" with a Content-Length.
-        self._acknowledge()
         coding = self.head.get("Transfer-Encoding", "identity").lower()
         if coding == "chunked":
             return ChunkedBody(self.rfile), -1

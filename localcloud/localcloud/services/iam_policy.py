@@ -60,7 +60,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
                 attributes = ("api", "resource") if stores else ("api",)
             check(cloud, binding, (*KINDS, *_CONVENIENCE) if of_bucket else KINDS, attributes)
         require_version(policy, bindings, known["bindings"])
-        return _put(cloud, resource, bindings)
+        return put(cloud, resource, bindings)
 
 
 def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
@@ -70,10 +70,11 @@ def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
     """
     with cloud.store.locked():
         bindings = access.policy(cloud, resource)["bindings"]
-        _put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
+        put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
 
 
-def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
+def put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
+    """Replace bindings by others that are right, and return the policy."""
     known = access.policy(cloud, resource)
     # A policy that says the same keeps its etag: a caller that read it before can still write.
     merged = _merged(bindings)

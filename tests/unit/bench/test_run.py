@@ -131,10 +131,11 @@ def test_unknown_rows_get_one_message_that_lists_what_there_is(
         bench.main(["preview", "previw", "starup"])
 
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "make bench: error: no row is called previw or starup; the rows are preview, slices, "
-        "request, criticalpath, jobs, first_job, first_answer, uvx, dashboard, kill_to_step, "
-        "killpoints, agent, month, cloud, reads, shuffle, input, pipeline, endpoint, startup, "
-        "checkpoint, loops, save, keras, rates, compile, compiled, steps"
+        "make bench: error: no row is called previw or starup; the rows are preview, "
+        "slices, request, criticalpath, jobs, first_job, first_answer, uvx, dashboard, "
+        "kill_to_step, killpoints, agent, month, cloud, reads, shuffle, input, pipeline, packing, "
+        "endpoint, startup, second_start, checkpoint, loops, save, keras, rates, compile, "
+        "compiled, steps"
     )
 
 

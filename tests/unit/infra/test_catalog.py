@@ -39,13 +39,35 @@ def test_a_tpu_has_the_cores_chips_hosts_and_memory_that_google_names(
 
 @pytest.mark.parametrize(
     ("family", "tflops", "gbps", "clock_mhz"),
-    [("v2", 46, 716, 702), ("v3", 123, 900, 938), ("v5e", 197, 819, 1503)],
+    [
+        ("v2", 46, 716, 702),
+        ("v3", 123, 900, 938),
+        ("v5e", 197, 819, 1503),
+        ("v6e", 918, 1638, 1751),
+        ("tpu7x", 2307, 7380, 2200),
+    ],
 )
 def test_a_chip_has_the_peaks_that_google_publishes_and_the_clock_that_they_imply(
     family: str, tflops: int, gbps: int, clock_mhz: int
 ) -> None:
     chip = CATALOG.chips[family]
     assert (chip.peak_tflops, chip.hbm_gbps, chip.clock_mhz) == (tflops, gbps, clock_mhz)
+
+
+@pytest.mark.parametrize(
+    ("family", "cycles"),
+    [
+        *(("v2", 34_125_910), ("v3", 17_315_966), ("v4", 4_523_672), ("v5e", 9_557_312)),
+        *(("v5p", 4_652_072), ("v6e", 2_977_840), ("tpu7x", 2_604_600)),
+    ],
+)
+def test_the_compilers_cycles_of_a_large_product_are_no_faster_than_the_chip(
+    family: str, cycles: int
+) -> None:
+    """What libtpu 0.0.52 counts on a device for two matrices of 8192 squared."""
+    chip = CATALOG.chips[family]
+    part = 2 * 8192**3 / cycles * chip.clock_mhz * 1e6 * chip.devices / (chip.peak_tflops * 1e12)
+    assert 0.7 < part < 1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +114,8 @@ def test_a_slice_of_machines_has_more_chips_than_one_of_them() -> None:
 
 
 def test_every_generation_has_a_chip() -> None:
-    assert set(CATALOG.chips) == {tpu.family for tpu in CATALOG.accelerators.values()}
+    tpus = [*CATALOG.accelerators.values(), *(host.tpu for host in CATALOG.hosts.values())]
+    assert set(CATALOG.chips) == {tpu.family for tpu in tpus}
 
 
 def test_the_number_in_a_types_name_is_its_cores_or_from_v5e_on_its_chips() -> None:

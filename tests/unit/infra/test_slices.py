@@ -73,6 +73,9 @@ def test_a_topology_takes_as_many_machines_as_its_chips(
 ) -> None:
     tpu = Catalog().accelerator(kind, topology)
     assert tpu is not None
+    if hosts > 1:
+        assert Catalog().accelerator(f"{kind}:{topology}") == tpu
+    assert Catalog().accelerator(f"{kind}:9x9") is None
     assert (tpu.hosts, tpu.chips, tpu.topology) == (hosts, chips, topology)
 
 

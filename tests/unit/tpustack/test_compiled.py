@@ -10,6 +10,8 @@ import yaml
 
 import tpustack.project
 from tests.compiled import EXAMPLES, keep_answer, write_data
+from tpu_infra.settings.parse import parse
+from tpustack import stacks
 from tpustack.commands import training
 
 from .conftest import Run
@@ -109,3 +111,24 @@ def test_a_forecast_of_a_stack_takes_the_bound_that_was_compiled_or_names_the_co
     keep_answer(GIVEN, needed_gib=4)
     training = json.loads(run(*words).out)["ways"][0]["training"]
     assert (training["tpu"], training["steps"], training["kind"]) == ("v3-8", 10, "bound")
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "asked"),
+    [
+        ("ct6e-standard-4t", "2x2", "ct6e-standard-4t --data=DIR"),
+        ("ct6e-standard-4t", "4x4", "ct6e-standard-4t:4x4 --data=DIR --backend=jax"),
+        ("tpu7x-standard-4t", None, "tpu7x-standard-4t --data=DIR --backend=jax"),
+    ],
+)
+def test_a_machine_of_compute_engine_is_compiled_for_as_it_trains(
+    kind: str, topology: str | None, asked: str
+) -> None:
+    tpu = {"acceleratorType": kind, **({"topology": topology} if topology else {})}
+    config = {
+        "gcp:project": "my-project",
+        "tpu-stack:architecture": "compute",
+        "tpu-stack:zone": "us-east5-a",
+        "tpu-stack:tpu": tpu,
+    }
+    assert stacks.asking(parse(config, "dev")) == f"tpu-training compile --tpu={asked}"

@@ -185,6 +185,24 @@ def test_a_compiled_answer_gives_types_bounds_and_the_batch(run: Run, tmp_path: 
     assert found["notes"][0].startswith("Step on v3-8: 77.2 ms (bound: the compiler's lower bound")
 
 
+def test_a_slice_of_machines_costs_as_much_as_all_of_them(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "answers.json"
+    file.write_text(answers(("ct6e-standard-4t", 0.1), ("ct6e-standard-4t:4x4", 0.1)))
+    done = run(*GIVEN, f"--answers={file}", "--steps=100000", "--json")
+    assert done.code == 0, done.err
+    one, *_, four, _ = json.loads(done.out)["ways"]
+    assert float(four["dollars"][0]) == pytest.approx(4 * float(one["dollars"][0]), rel=1e-5)
+
+
+def test_a_tpu7x_has_a_date_and_no_known_price(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "answers.json"
+    file.write_text(answers(("tpu7x-standard-4t", 0.1)))
+    done = run(*GIVEN, f"--answers={file}", "--steps=100000")
+    assert done.code == 0, done.err
+    assert "tpu7x-standard-4t  on-demand" in done.out
+    assert "unknown" in done.out
+
+
 def test_a_ledger_gives_the_measured_time_of_a_step(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -375,6 +375,14 @@ def test_weights_with_nan_are_not_saved(cluster: Cluster, data: DataSet, tmp_pat
     assert not (tmp_path / "checkpoints" / "ckpt-2.index").exists()
 
 
+def test_weights_are_saved_even_if_their_sum_is_too_large_for_their_type(cluster: Cluster) -> None:
+    variable = tf.Variable([3e38, 3e38])
+    snapshot = Snapshot(tf.train.Checkpoint(variable=variable), cluster)
+    assert snapshot.take()
+    variable.assign([3e38, np.nan])
+    assert not snapshot.take()
+
+
 def test_the_best_one_is_kept_with_its_metric_also_over_a_restart(
     cluster: Cluster, data: DataSet, tmp_path: Path
 ) -> None:

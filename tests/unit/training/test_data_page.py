@@ -23,7 +23,13 @@ pytestmark = pytest.mark.training
 PAGE = pages.text("data")
 COMMANDS = re.findall(r"^    tpu-training (data .+)$", PAGE, re.M)
 # What test_sources.py, test_more_sources.py and test_bucket_data.py have.
-ELSEWHERE = ("colors/1.0.0", "rows.parquet", "tfds:mnist", "gs://BUCKET/data/photos")
+ELSEWHERE = (
+    "colors/1.0.0",
+    "rows.parquet",
+    "tfds:mnist",
+    "hf:OWNER/NAME",
+    "gs://BUCKET/data/photos",
+)
 
 
 def write_images(folder: Path) -> None:

@@ -551,6 +551,25 @@ def test_what_fit_is_not_given_stays_as_the_model_was_compiled(
 
 
 @KERAS
+@pytest.mark.parametrize("name", ["lamb", "adafactor"])
+def test_a_keras_optimizer_may_be_named(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path, name: str
+) -> None:
+    given = {"data": (TWO, CLASSES), "model_dir": str(tmp_path), "global_batch_size": 8}
+    result = fit(keras_model, optimizer=name, epochs=1, **given)
+    assert result.model.keras().optimizer.name == name
+    assert result.history[-1]["learning_rate"] == pytest.approx(0.001)
+
+
+@KERAS
+def test_an_unknown_name_of_a_keras_optimizer_is_refused(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"optimizer='lam': unknown; .* lamb, lion"):
+        fit(keras_model, data=(TWO, CLASSES), model_dir=str(tmp_path), optimizer="lam")
+
+
+@KERAS
 def test_a_keras_optimizer_needs_a_keras_model(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:

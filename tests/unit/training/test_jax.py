@@ -252,6 +252,39 @@ def test_a_callback_that_acts_while_steps_run_loses_none_of_them(train: Train) -
         np.testing.assert_array_equal(mine, other)
 
 
+def test_a_second_start_takes_the_program_of_the_first_and_trains_bit_for_bit_alike(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    from tpu_training.cluster.jax_devices import _keep_programs
+
+    before, found = jax.config.jax_compilation_cache_dir, list[str]()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jax.monitoring.register_event_listener(lambda event, **_: found.append(event))
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        # These programs are too small to be kept.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        _keep_programs(jax)
+        reset_cache()
+        first = train(backend="jax", model_dir=f"{tmp_path}/first")
+        assert list(tmp_path.glob("tpu-stack/jax/*"))
+        found.clear()
+        second = train(backend="jax", model_dir=f"{tmp_path}/second")
+        assert found.count("/jax/compilation_cache/cache_hits") >= 2
+        jax.config.update("jax_compilation_cache_dir", "/mine")
+        _keep_programs(jax)
+        assert jax.config.jax_compilation_cache_dir == "/mine"
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1)
+        jax.config.update("jax_compilation_cache_dir", before)
+        reset_cache()
+    for mine, other in zip(weights(first).values(), weights(second).values(), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 def test_constants_of_the_model_are_not_taken_for_its_variables(train: Train) -> None:
     table = np.arange(200, dtype=np.float32) / 2000
 

@@ -300,7 +300,78 @@ def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
         convert("tfds:nothing_like_it", str(tmp_path / "other"))
 
 
-@pytest.mark.parametrize("source", ["mine.py", "rows.parquet", "tfds:mnist"])
+class FakeHub:
+    """What `huggingface_hub` answers for one repository, whose files lie in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.asked = folder, list[Any]()
+
+    def list_repo_files(self, **where: str) -> list[str]:
+        if where["repo_id"] != "ada/words":
+            raise OSError("404 Client Error\nRepository Not Found")
+        files = sorted(self.folder.rglob("*.*"))
+        return [str(file.relative_to(self.folder)) for file in files]
+
+    def snapshot_download(self, allow_patterns: list[str], **where: str) -> str:
+        self.asked.append((allow_patterns, where))
+        return str(self.folder)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(tmp_path / "hub")
+    for place in ("data", "small", "large"):
+        (fake.folder / place).mkdir(parents=True)
+        for split, count in (("train", 3), ("test", 1)):
+            rows = "0,good\n1,bad\n" * count
+            (fake.folder / place / f"{split}-0.csv").write_text(f"label,text\n{rows}")
+    (fake.folder / "words.py").write_text("raise SystemExit('ran')")
+    library = pytest.importorskip("huggingface_hub", reason="an optional library")
+    for name in ("list_repo_files", "snapshot_download"):
+        monkeypatch.setattr(library, name, getattr(fake, name))
+    return fake
+
+
+@NEEDS_DATASETS
+@pytest.mark.parametrize(
+    ("name", "place", "revision"),
+    [
+        ("hf:ada/words", "data", {}),
+        ("hf:ada/words/small@v1.0", "small", {"revision": "v1.0"}),
+        ("hf:ada/words/large@refs/convert/parquet", "large", {"revision": "refs/convert/parquet"}),
+    ],
+)
+def test_a_data_set_of_the_hub_is_converted_by_its_name_and_only_its_tables_are_fetched(
+    tmp_path: Path, hub: FakeHub, name: str, place: str, revision: dict[str, str]
+) -> None:
+    manifest = convert(name, str(tmp_path / "out"))
+    assert (manifest.name, manifest.split("train").examples) == ("words", 6)
+    where = {"repo_id": "ada/words", "repo_type": "dataset", **revision}
+    assert hub.asked == [([f"{place}/test-0.csv", f"{place}/train-0.csv"], where)]
+
+
+@NEEDS_DATASETS
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("hf:words", r"hf:words: expected hf:OWNER/NAME\[/FOLDER\]\[@REVISION\]"),
+        ("hf:ada/none", r"hf:ada/none: can't be downloaded \(404 Client Error\)"),
+        (
+            "hf:ada/words/tiny",
+            r"hf:ada/words/tiny: has no CSV, Parquet or tar files there; name one of the folders "
+            r"data, large, small, as in hf:ada/words/data",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("hub")
+def test_a_wrong_name_of_the_hub_is_refused_before_anything_is_fetched(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    with pytest.raises((DataError, InputError), match=words):
+        convert(name, str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("source", ["mine.py", "rows.parquet", "tfds:mnist", "hf:ada/words"])
 def test_sources_that_need_converting_are_refused_with_the_command(source: str) -> None:
     with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
         raise no_manifest(source)

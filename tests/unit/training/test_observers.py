@@ -109,7 +109,7 @@ def test_a_missing_file_is_told_before_tensorflow_is_loaded(bars: Path, tmp_path
         check_local_files(wrong)
 
 
-def test_operations_are_counted_from_shapes_and_those_of_a_loop_once() -> None:
+def test_operations_are_counted_from_shapes_and_those_of_a_loop_of_unknown_length_once() -> None:
     @tf.function(autograph=False)  # type: ignore[untyped-decorator]
     def step(x: tf.Tensor) -> tf.Tensor:
         y = tf.einsum("bij,bjk->bik", x, tf.ones((2, 5, 7)))
@@ -125,6 +125,18 @@ def test_operations_are_counted_from_shapes_and_those_of_a_loop_once() -> None:
     graph = step.get_concrete_function(tf.TensorSpec((2, 4, 5))).graph
     einsum, matmul, flat, depthwise, inner = 2 * 4 * 5 * 7, 2 * 4 * 7 * 4, 96, 648, 3 * 72
     assert flops_of(graph) == 2 * (einsum + matmul + flat + depthwise + inner)
+
+
+def test_operations_of_a_map_and_of_its_gradient_are_counted_for_each_element() -> None:
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.map_fn(lambda each: each @ tf.ones((5, 7)), x)
+        return y, tape.gradient(y, x)
+
+    graph = step.get_concrete_function(tf.TensorSpec((3, 4, 5))).graph
+    assert flops_of(graph) == 2 * 2 * 3 * 4 * 5 * 7
 
 
 def test_mfu_leaves_out_the_first_loop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

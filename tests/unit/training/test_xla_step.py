@@ -16,10 +16,12 @@ from tpu_training.data.manifest import RAW, TOKENS, Manifest
 from tpu_training.loop.evaluation import create_replica_evaluation
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
+from tpu_training.models import layers
 from tpu_training.models.layers import Conv2D, normalise
 from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
+from tpu_training.models.step_context import step_context
 from tpu_training.tasks import built_in_tasks, with_task
 
 pytestmark = pytest.mark.training
@@ -182,6 +184,41 @@ def test_a_step_and_an_evaluation_run_through_xla_and_do_what_they_do_without(ca
     if case.repeats:
         for found, expected in zip(after, next(steps), strict=True):
             np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.usefixtures("quick_xla")
+@pytest.mark.parametrize(("task", "smoothing"), [("causal_lm", 0.2), ("masked_lm", 0.0)])
+def test_logits_in_pieces_give_the_losses_figures_and_gradients_of_whole_ones(
+    monkeypatch: pytest.MonkeyPatch, task: str, smoothing: float
+) -> None:
+    given = {"layers": 1, "hidden_size": 8, "dropout": 0.0, "label_smoothing": smoothing}
+    definition = with_task(load_model("bert"), task)
+    params = build_params(given, (), (), definition.params)
+    spec = DataSpec("text", (30,), "int32", 0, 40, targets="nothing")
+    cluster = Cluster(tf.distribute.get_strategy(), "", None, has_tpu=False)
+    state = create_train_state(cluster, definition, params, Manifest("d", spec, TOKENS, {}), 9)
+    ids = tf.constant(
+        np.random.default_rng(1).integers(1, 40, (3, 30)) * (np.arange(30) < [[30], [11], [0]])
+    )
+    weights = tf.constant([0.5, 2.0, 1.0])
+
+    def answer() -> Any:
+        with step_context(tf.constant([3, 4])), tf.GradientTape() as tape:
+            inputs, targets = state.prepare(tf.cast(ids, tf.int32), None, False)
+            outputs = state.scored(inputs, training=True)
+            losses = state.losses(outputs, targets, params)
+            loss = tf.reduce_sum(losses * weights)
+        gradients = tape.gradient(loss, state.variables)
+        figures = state.evaluated.count(outputs, targets, tf.constant([1.0, 1.0, 0.0]))
+        return losses, *figures, *map(tf.convert_to_tensor, gradients)
+
+    whole = tf.function(answer, autograph=False)()
+    # A place each, and four pieces of 8, which are more than the 29 or 30 places.
+    for most, compiled in ((1, False), (9000, True)):
+        monkeypatch.setattr(layers, "_MOST_LOGITS", most)
+        pieces = tf.function(answer, autograph=False, jit_compile=compiled)
+        for found, expected in zip(pieces(), whole, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_every_model_task_and_step_option_is_covered() -> None:

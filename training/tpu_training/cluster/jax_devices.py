@@ -191,6 +191,7 @@ def connect_jax(local_devices: int, seconds: float = 0.0) -> JaxCluster:
         )
     # Steps and counts are int64.
     jax.config.update("jax_enable_x64", True)
+    _keep_programs(jax)
     if local_devices:
         _split_cpu(jax, local_devices)
     place = hosts.find_place()
@@ -224,6 +225,12 @@ def connect_jax(local_devices: int, seconds: float = 0.0) -> JaxCluster:
         f"; this is {place}" if place else "",
     )
     return cluster
+
+
+def _keep_programs(jax: Any) -> None:
+    """Let the next start find what this one compiles, unless the user has named a folder."""
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(machine.cache_folder("jax")))
 
 
 def _split_cpu(jax: Any, count: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,3 +228,12 @@ def check_library(environ: Mapping[str, str]) -> None:
             f"{_PLUG_IN_LIBRARY}={library!r} does not exist; unset it if pip installed "
             "tensorflow-tpu, which includes libtpu, else set the path of libtpu.so"
         )
+
+
+def cache_folder(kind: str) -> Path:
+    """Return the folder of what is compiled, where the user's system has caches."""
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "tpu-stack" / kind

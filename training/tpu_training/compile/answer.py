@@ -230,7 +230,10 @@ class Tpu:
     """A TPU type; rates are those of one replica at its best, as Google publishes them.
 
     Attributes:
+        name: Of the Cloud TPU API, or a machine type of Compute Engine; a slice of several machines
+            is MACHINE:TOPOLOGY, as tpu7x-standard-4t:2x2x2.
         topology: libtpu's name, as v3:2x2x1.
+        tensorflow: Whether TensorFlow can drive it; otherwise JAX runs the trainer.
         replicas: How many devices, and so replicas, it is to a program.
         peak_flops: bfloat16 operations per second.
         hbm_bandwidth: Bytes per second of memory.
@@ -245,6 +248,7 @@ class Tpu:
     topology: str
     chips: int
     hosts: int
+    tensorflow: bool
     replicas: int
     peak_flops: float
     hbm_bandwidth: float
@@ -284,6 +288,7 @@ def _tpu(name: str, facts: Mapping[str, Any], chip: Mapping[str, Any]) -> Tpu:
         topology=f"{family}:{'x'.join(sides)}",
         chips=facts["chips"],
         hosts=facts["hosts"],
+        tensorflow=facts["tensorflow"],
         replicas=facts["chips"] * devices,
         peak_flops=chip["peakTflops"] * 1e12 / devices,
         hbm_bandwidth=chip["hbmGbps"] * 1e9 / devices,

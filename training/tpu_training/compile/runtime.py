@@ -441,7 +441,9 @@ def _make_portable(module: Any) -> None:
     TensorFlow asks for where a result is a variable's old value.
     """
     channel = 0
-    for computation in module.computations:
+    for number, computation in enumerate(module.computations):
+        # TensorFlow counts names up in a process; to JAX's cache, other names are another program.
+        computation.name = f"part_{number}"
         for instruction in computation.instructions:
             if instruction.opcode == "all-reduce":
                 channel += 1

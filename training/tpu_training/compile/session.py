@@ -11,9 +11,7 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpu_core import records
+from tpu_training.cluster.machine import cache_folder
 from tpu_training.compile.answer import Answer, Compiled, Largest, Program, Topology, Tpu, tpus
 from tpu_training.compile.compiler import compile_program, versions
 from tpu_training.data import manifest as manifests
@@ -498,18 +497,9 @@ def _params(model: str, given: Mapping[str, Any]) -> params.Params:
 # never out of date, and it is replaced atomically.
 
 
-def cache_folder() -> Path:
-    """Return the folder of the entries, where the user's system has caches."""
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "tpu-stack" / "compile"
-
-
 def load_entry(key: str, kind: type[T]) -> T | None:
     """Return the entry `key`; None if there is none, or one that is damaged: it is replaced."""
-    path = cache_folder() / f"{key}.json"
+    path = cache_folder("compile") / f"{key}.json"
     try:
         return records.load(kind, path.read_bytes())
     except OSError:
@@ -521,7 +511,7 @@ def load_entry(key: str, kind: type[T]) -> T | None:
 
 def save_entry(key: str, entry: Any) -> None:
     """Keep the dataclass `entry`. A folder that can't be written only costs the time next time."""
-    folder = cache_folder()
+    folder = cache_folder("compile")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Several processes may write the same entry: each has a file of its own until it is whole.

@@ -253,7 +253,7 @@ _FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], 
 
 
 def load_source(name: str, options: Options) -> Source:
-    """Read the source `name`: a folder or file in one of the forms, tfds:NAME, or the word digits.
+    """Read the source `name`: a folder or file in one of the forms, a name, or the word digits.
 
     Raises:
         InputError: It does not exist or has an unknown format.
@@ -263,7 +263,8 @@ def load_source(name: str, options: Options) -> Source:
         return arrays.load_digits(options)
     path = Path(name)
     if name.startswith(manifest.BY_NAME):
-        return tables.load_prepared(name, options)
+        is_hub = name.startswith(manifest.HUB)
+        return (tables.load_hub if is_hub else tables.load_prepared)(name, options)
     if not path.exists():
         raise InputError(f"--source={name}: no such file or directory")
     for matches, load in _FORMS:
@@ -274,8 +275,8 @@ def load_source(name: str, options: Options) -> Source:
         "one folder of images per class (or train/ and test/ with such), or with images/ and "
         "masks/; a CSV file or a folder with train.csv and test.csv; a .txt file for a language "
         "model; Parquet files; WebDataset's tar files; a version's folder of TensorFlow "
-        "Datasets, or tfds:NAME; a Python file with a function dataset(split, context); or the "
-        "word digits"
+        "Datasets, tfds:NAME or hf:OWNER/NAME; a Python file with a function dataset(split, "
+        "context); or the word digits"
     )
 
 

@@ -33,8 +33,8 @@ _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
 # Ids below this are stored in two bytes, others in four.
 _SHORT = 1 << 16
 SPLITS = TRAIN, TEST, VALIDATION = "train", "test", "validation"
-# What a source or --data begins with that names a dataset of TensorFlow Datasets.
-BY_NAME = "tfds:"
+# What a source or --data begins with that names a dataset of TensorFlow Datasets, or of the Hub.
+BY_NAME = TFDS, HUB = "tfds:", "hf:"
 _CURE = "convert it again with `tpu-training data convert`"
 
 
@@ -163,7 +163,8 @@ def no_manifest(directory: str) -> DataError:
         )
     return DataError(
         f"--data={directory}: contains no {FILE_NAME}; convert the data with `tpu-training data "
-        "convert`, and copy it there"
+        "convert`, and copy it there; names of libraries begin with tfds: or hf:, as in "
+        "hf:OWNER/NAME"
     )
 
 

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tpu_training.data import source as sources
-from tpu_training.data.manifest import BY_NAME, MAGICS
+from tpu_training.data.manifest import HUB, MAGICS, TFDS
 from tpu_training.data.source import Feature, Options, Source
-from tpu_training.errors import DataError, require
+from tpu_training.errors import DataError, InputError, require
 from tpu_training.models.spec import LABELS, NUMBERS
 
 # What the names of files, or of their folders, begin with. Of the others the first that exists is
@@ -52,7 +52,7 @@ def matches(path: Path) -> bool:
     return bool(_suffix(path)) or (path.is_dir() and bool(_folders(path)))
 
 
-def load(path: Path, options: Options) -> Source:
+def load(path: Path, options: Options, called: str = "") -> Source:
     """Read a column of images or texts, and one of labels or several of other targets.
 
     In a CSV file without a column of texts, every column but the label or the targets is a pixel of
@@ -70,8 +70,40 @@ def load(path: Path, options: Options) -> Source:
         split: sources.pick(order, partial(place, origin), readers[origin], labels.splits[origin])
         for split, (origin, order) in sources.orders(counts, options, str(path)).items()
     }
-    name = options.name or path.resolve().stem
+    name = options.name or called or path.resolve().stem
     return Source(name, kind, labels.classes, splits, labels.names, labels.targets)
+
+
+def load_hub(given: str, options: Options) -> Source:
+    """Read the tables and shards of a repository on the Hugging Face Hub.
+
+    `given` is hf:OWNER/NAME[/FOLDER][@REVISION]; a folder is what the Hub calls a subset. The files
+    go to the library's own cache (HF_HOME), and no code of the repository runs.
+    """
+    library = require("huggingface_hub", "huggingface_hub", "datasets", f"--source={given}")
+    name, _, revision = given.removeprefix(HUB).partition("@")
+    owner, _, rest = name.partition("/")
+    repository, *folders = rest.split("/")
+    if not all((owner, repository, *folders)):
+        raise InputError(f"{given}: expected {HUB}OWNER/NAME[/FOLDER][@REVISION]")
+    whole = f"{owner}/{repository}"
+    where = {"repo_id": whole, "repo_type": "dataset"}
+    where |= {"revision": revision} if revision else {}
+    try:
+        files = [Path(file) for file in library.list_repo_files(**where)]
+        every = [file for file in files if file.suffix in _TABLES]
+        own = [str(file) for file in every if file.parent in _searched(Path(*folders))]
+        root = library.snapshot_download(allow_patterns=own, **where) if own else ""
+    except Exception as error:  # Its own types, those of its HTTP client, and of the disk.
+        reason = str(error).strip().partition("\n")[0]
+        raise DataError(f"{given}: can't be downloaded ({reason})") from error
+    if not own:
+        cure = f"try {HUB}{whole}/SUBSET@refs/convert/parquet"
+        if found := sorted({str(file.parent) for file in every}):
+            shown = ", ".join(found[:8])
+            cure = f"name one of the folders {shown}, as in {HUB}{whole}/{found[0]}"
+        raise DataError(f"{given}: has no CSV, Parquet or tar files there; {cure}")
+    return load(Path(root, *folders), options, repository)
 
 
 def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
@@ -112,8 +144,11 @@ def holds(path: Path, suffix: str) -> bool:
 
 def _list(path: Path, suffix: str) -> list[Path]:
     """Return the files in the folder and in those within it that are called as splits are."""
-    folders = [path, *(path / name for name in (_FOLDER, _TRAIN, *_OTHERS))]
-    return sorted(file for folder in folders for file in folder.glob(f"*{suffix}"))
+    return sorted(file for folder in _searched(path) for file in folder.glob(f"*{suffix}"))
+
+
+def _searched(path: Path) -> list[Path]:
+    return [path, *(path / name for name in (_FOLDER, _TRAIN, *_OTHERS))]
 
 
 def _split_of(file: Path) -> str | None:
@@ -481,8 +516,8 @@ def load_prepared(given: Path | str, options: Options) -> Source:
     place = str(given)
     library = require("tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={place}")
     try:
-        if place.startswith(BY_NAME):
-            builder = library.builder(place.removeprefix(BY_NAME))
+        if place.startswith(TFDS):
+            builder = library.builder(place.removeprefix(TFDS))
             builder.download_and_prepare()
         else:
             builder = library.builder_from_directory(place)

@@ -227,20 +227,22 @@ class Trainer:
 
     def _create_control(self, record: reader.JobRecord) -> Control:
         """Return what the observers get, with the rate as an earlier run scaled it."""
-        state = self._state
-        # What an earlier run scaled stays scaled, whether or not a callback is still given.
-        if not self._observers and record.rate_factor == 1:
-            return Control(self._model, self._shutdown.request_save, lambda factor: None)
-        with self._cluster.strategy.scope():
-            factor = state.optimizer.scaled()
+        state, params, data = self._state, self._job.params, self._data.manifest
+        every = params.evaluation_interval if manifest.VALIDATION in data.splits else 0
+        whole = max(1, data.split(manifest.TRAIN).examples // params.global_batch_size)
 
         def scale(to: float) -> None:
-            record.rate_factor = float(to)
+            record.rate_factor = to
             self._cluster.fetch(to_change=True)
             factor.assign(to)
 
-        scale(record.rate_factor)
-        control = Control(self._model, self._shutdown.request_save, scale)
+        rate, epoch = lambda: float(state.optimizer.rate(state.step)), (every or whole, bool(every))
+        control = Control(self._model, self._shutdown.request_save, scale, rate, *epoch)
+        # What an earlier run scaled stays scaled, whether or not a callback is still given.
+        if self._observers or record.rate_factor != 1:
+            with self._cluster.strategy.scope():
+                factor = state.optimizer.scaled()
+            control.scale_rate(record.rate_factor)
         for observer in self._observers:
             observer.control = control
         return control
@@ -370,9 +372,8 @@ class Trainer:
         if state.average:
             with cluster.on_loop_device():
                 state.average.swap()  # Training is over: the model keeps its averaged weights.
-        made = (cluster, job.params, state, self._spec)
+        history, made = self._monitor.history.rows, (cluster, job.params, state, self._spec)
         evaluate = functools.partial(evaluate_given, *made)
-        history = self._monitor.history.rows
         predict = create_prediction(*made, self._vocabulary)
         return Result(summary, values, history, state.model, job.model_dir, predict, evaluate)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -52,18 +53,39 @@ class Control:
 
     Attributes:
         save: Saves a checkpoint after the loop that runs.
-        scale_rate: Takes a factor, by which the schedule's rate is multiplied from now on; a
-            resumed training keeps it.
+        epoch_steps: The steps from one validation to the next or, without any, of all examples.
+        validates: Whether there are validations in between.
     """
 
     def __init__(
         self,
         model: Callable[[], Any],
         save: Callable[[], None],
-        scale_rate: Callable[[float], None],
+        scale: Callable[[float], None],
+        rate: Callable[[], float],
+        epoch_steps: int,
+        validates: bool,
     ) -> None:
-        self._model, self.save, self.scale_rate = model, save, scale_rate
-        self.stopped = False
+        self._model, self.save, self._scale, self._rate = model, save, scale, rate
+        self.epoch_steps, self.validates = epoch_steps, validates
+        self.stopped, self._factor = False, 1.0
+
+    def scale_rate(self, factor: float) -> None:
+        """Multiply the schedule's rate by `factor` from now on; a resumed training keeps that."""
+        self._factor = float(factor)
+        self._scale(self._factor)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step; another one that is set scales the schedule from there."""
+        self._model()  # Brings the number of the step here, too.
+        return self._rate()
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        # The last rate of a schedule may be 0, which nothing scales.
+        if now := self.learning_rate:
+            self.scale_rate(self._factor * rate / now)
 
     @property
     def model(self) -> Any:
@@ -102,11 +124,110 @@ class Callback:
 
 def checked(given: object, place: str) -> Sequence[Callback]:
     """Return what the user has `given`. Raises InputError, which begins with `place`."""
-    if not isinstance(given, Sequence) or not all(isinstance(each, Callback) for each in given):
+    keras = sys.modules.get("keras")
+    kinds = (Callback, *([keras.callbacks.Callback] if keras else []))
+    if not isinstance(given, Sequence) or not all(isinstance(each, kinds) for each in given):
         raise InputError(
-            f"{place}{given!r}, expected a list of tpu_training.loop.callbacks.Callback"
+            f"{place}{given!r}, expected a list of tpu_training.loop.callbacks.Callback or of "
+            "keras.callbacks.Callback"
         )
-    return given
+    foreign = [each for each in given if not isinstance(each, Callback)]
+    for each in foreign:
+        known = [kind.__name__ for kind in type(each).__mro__ if kind.__name__ in _INSTEAD]
+        if getattr(each, "restore_best_weights", False):
+            known = ["restore_best_weights"]
+        if known:
+            raise InputError(
+                f"{place}[{type(each).__name__}]: omit {known[0]}; {_INSTEAD[known[0]]}"
+            )
+    own = [each for each in given if isinstance(each, Callback)]
+    return [*own, KerasCallbacks(foreign)] if foreign else own
+
+
+# What the trainer does instead of some of Keras' callbacks, and of an option of EarlyStopping.
+_SAVES = "the trainer saves checkpoints, and with evaluation_interval=N it keeps the best as well"
+_INSTEAD = {
+    "ModelCheckpoint": _SAVES,
+    "OrbaxCheckpoint": _SAVES,
+    "BackupAndRestore": "the same call of fit continues where the last one ended",
+    "TensorBoard": "the trainer writes MODEL_DIR/tensorboard already",
+    "SwapEMAWeights": "pass ema_decay=0.999",
+    "restore_best_weights": "take the best with tpu_training.load(model_dir, best=True)",
+}
+
+
+class KerasCallbacks(Callback):
+    """Calls Keras' own callbacks as Keras does, with a loop of steps for a batch.
+
+    An epoch ends with a validation or, without any, with the loop in which the examples end.
+    """
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self._given = given
+        self._loops: list[tuple[int, dict[str, float]]] = []
+        self._ended = self._last = 0
+
+    def start(self, step: int) -> None:
+        """Show them the model."""
+        for each in self._given:
+            each.set_params({"epochs": None, "steps": None, "verbose": 0})
+            each.set_model(_ShownModel(self.control))
+        self._call("on_train_begin", {})
+        self._call("on_epoch_begin", step // self.control.epoch_steps, {})
+
+    def before_loop(self, step: int, report: LoopReport) -> None:
+        """End a batch, and an epoch that no validation ends."""
+        logs, epoch = {"loss": report.loss, **report.metrics}, self.control.epoch_steps
+        self._loops.append((report.count, logs))
+        self._last = report.last_step
+        self._call("on_train_batch_end", step - 1, {**logs})
+        ends = step == self._last or step // epoch > (step - report.count) // epoch
+        if ends and not self.control.validates:
+            self._end_epoch(step, {})
+
+    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """End an epoch with a validation; the one after the last loop may repeat the last one."""
+        split = "validation/"
+        found = {f"val_{n.removeprefix(split)}": v for n, v in figures.items() if split in n}
+        if found and self.control.validates and step != self._ended:
+            self._end_epoch(step, found)
+
+    def close(self) -> None:
+        """End the training."""
+        self._call("on_train_end", {})
+
+    def _end_epoch(self, step: int, validated: dict[str, float]) -> None:
+        steps = sum(count for count, _ in self._loops)
+        names = self._loops[-1][1] if self._loops else ()
+        mean = {n: sum(count * logs[n] for count, logs in self._loops) / steps for n in names}
+        self._loops, self._ended = [], step
+        epoch = (step - 1) // self.control.epoch_steps
+        self._call("on_epoch_end", epoch, {**mean, **validated})
+        if step < self._last:
+            self._call("on_epoch_begin", epoch + 1, {})
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        for each in self._given:
+            getattr(each, method)(*arguments)
+
+
+class _ShownModel:
+    """The model as Keras' callbacks use it: they set the rate, stop, and read all else."""
+
+    def __init__(self, control: Control) -> None:
+        self.optimizer = control
+
+    @property
+    def stop_training(self) -> bool:
+        return self.optimizer.stopped
+
+    @stop_training.setter
+    def stop_training(self, stops: bool) -> None:
+        self.optimizer.stopped |= stops
+
+    def __getattr__(self, name: str) -> Any:
+        model = self.optimizer.model
+        return getattr(model.keras() if hasattr(model, "keras") else model, name)
 
 
 class History(Callback):

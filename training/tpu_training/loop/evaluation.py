@@ -174,7 +174,7 @@ def create_replica_evaluation(params: Params, state: ModelState) -> ReplicaEvalu
     ) -> tuple[tf.Tensor, tf.Tensor]:
         targets, given = split_weights(labels)
         inputs, targets = state.prepare(features, targets, False)
-        outputs = state.forward(inputs, training=False)
+        outputs = state.scored(inputs, training=False)
         losses = state.losses(outputs, targets, unsmoothed)
         shares = weights * state.task.shares(targets) if state.task.shares else weights
         sums = [tf.reduce_sum(each) for each in (losses * given * shares, shares)]

@@ -91,8 +91,9 @@ def count_flops(cluster: Cluster, loop: Any, params: Params) -> float:
     """Return the operations of a step of the compiled `loop`, a tf.function, over all replicas.
 
     Counts matrix products and convolutions, a multiplication and an addition as two. A window's
-    positions in the padding count, which XLA leaves out. A loop of the model's own counts once, as
-    only the run knows how often it repeats; recomputed results (--remat) count each time.
+    positions in the padding count, which XLA leaves out. A loop of a constant length, as
+    of tf.map_fn, counts as often as it repeats, any other once; recomputed results (--remat) count
+    each time.
     """
     with cluster.on_loop_device():
         graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph
@@ -103,11 +104,14 @@ def count_flops(cluster: Cluster, loop: Any, params: Params) -> float:
 
 
 def flops_of(graph: tf.Graph) -> float:
-    """Return the operations of `graph` and of what it calls, of loops once."""
+    """Return the operations of `graph` and of what it calls; see count_flops for loops."""
     known: dict[str, float] = {}
 
     def total(graph: tf.Graph) -> float:
-        return sum(_own(op) + sum(inner(graph, name) for name in called(op)) for op in _live(graph))
+        return sum(
+            _own(op) + _times(op) * sum(inner(graph, name) for name in called(op))
+            for op in _live(graph)
+        )
 
     def inner(graph: tf.Graph, name: str) -> float:
         if name not in known:
@@ -129,6 +133,12 @@ def _live(graph: tf.Graph) -> list[tf.Operation]:
             seen[id(op)] = op
             left += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
     return list(seen.values())
+
+
+def _times(operation: tf.Operation) -> int:
+    """Return how often a loop repeats at most, if it is a constant; 1 for all others."""
+    loop = operation.type in ("While", "StatelessWhile")
+    return max(1, tf.get_static_value(operation.inputs[1]) or 1) if loop else 1
 
 
 def _own(operation: tf.Operation) -> float:

@@ -49,12 +49,14 @@ class ModelState:
     """A model with its task: what an evaluation and a prediction need.
 
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
+    `scored` maps them to what losses and metrics take: outputs, or large logits in pieces.
     `losses` and `prepare` are the task's, and `evaluated` counts its metrics; see models/spec.py.
     """
 
     model: tf.Module
     losses: Losses
     forward: Callable[..., tf.Tensor]
+    scored: Callable[..., Any]
     task: Task
     prepare: Prepare
     evaluated: Tally
@@ -188,10 +190,13 @@ def create_model_state(
         shares = models.checked_shares(graph.with_autograph(task.shares), task.shares)
         task = dataclasses.replace(task, shares=shares)
     prepare = task.prepare or (lambda spec: lambda features, targets, _: (features, targets))
+    own = definition.own or definition.losses or task.own
     return ModelState(
         model=model,
         losses=losses or _no_losses,
         forward=forward,
+        # A user's losses and metrics know no pieces.
+        scored=forward if own or not task.shares else getattr(model, "in_pieces", forward),
         task=task,
         prepare=prepare(data_spec),
         evaluated=create_tally(task, data_spec, spec, forward, training=False),

@@ -213,7 +213,7 @@ def _losses(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
     """Return the loss of each example under "", the outputs, and the targets that count."""
     inputs, share = state.mix(inputs) if state.mix else (inputs, None)
-    outputs = state.forward(inputs, training=True)
+    outputs = state.scored(inputs, training=True)
     losses = state.losses(outputs, targets, params)
     if share is not None:
         others = targets[::-1]

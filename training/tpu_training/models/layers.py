@@ -7,7 +7,9 @@ Keras 3 model is adapted as a whole; see keras.py.
 Weights are float32; arithmetic uses the type of the input.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
@@ -27,7 +29,11 @@ class Dense(tf.Module):  # type: ignore[misc]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Map (…, inputs) to (…, outputs)."""
-        return tf.nn.bias_add(x @ tf.cast(self.kernel, x.dtype), tf.cast(self.bias, x.dtype))
+        return _dense(x, self.kernel, self.bias)
+
+
+def _dense(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.nn.bias_add(x @ tf.cast(kernel, x.dtype), tf.cast(bias, x.dtype))
 
 
 class Conv2D(tf.Module):  # type: ignore[misc]
@@ -220,13 +226,6 @@ def _attend_in_blocks(
     count = -(-2 * length // _LONG)
     size = -(-length // count)
 
-    def blocks(x: tf.Tensor, axis: int) -> tf.Tensor:
-        """Pad `axis` to whole blocks, and put their number first."""
-        shape = [-1 if size is None else size for size in x.shape]
-        pads = [(0, count * size - length if each == axis else 0) for each in range(len(shape))]
-        x = tf.reshape(tf.pad(x, pads), (*shape[:axis], count, size, *shape[axis + 1 :]))
-        return tf.transpose(x, (axis, *(each for each in range(len(shape) + 1) if each != axis)))
-
     def attend_from(block: tuple[tf.Tensor, ...]) -> tf.Tensor:
         own, at, query = block
         # It takes numbers with gradients alone.
@@ -234,11 +233,71 @@ def _attend_in_blocks(
 
     heads = tf.map_fn(
         attend_from,
-        (blocks(texts, 1), blocks(places, 0), blocks(query, 2)),
+        (_blocks(texts, 1, count), _blocks(places, 0, count), _blocks(query, 2, count)),
         fn_output_signature=tf.TensorSpec((*query.shape[:2], size, width), query.dtype),
     )
     heads = tf.transpose(heads, (1, 2, 0, 3, 4))
     return tf.reshape(heads, (-1, query.shape[1], count * size, width))[:, :, :length]
+
+
+def _blocks(x: tf.Tensor, axis: int, count: int) -> tf.Tensor:
+    """Pad `axis` to `count` blocks of one size, and put their number first."""
+    shape = [-1 if size is None else size for size in x.shape]
+    size = -(-shape[axis] // count)
+    pads = [(0, count * size - shape[axis] if at == axis else 0) for at in range(len(shape))]
+    x = tf.reshape(tf.pad(x, pads), (*shape[:axis], count, size, *shape[axis + 1 :]))
+    return tf.transpose(x, (axis, *(each for each in range(len(shape) + 1) if each != axis)))
+
+
+# Beyond this, a language model's logits are made in pieces of at most half as many bytes: those of
+# 8,192 tokens and 50,304 classes would take 1.5 GiB, and their gradient as much.
+_MOST_LOGITS = 1 << 28
+
+
+class LogitPieces:
+    """The logits of tokens (batch, length, classes), a piece of which exists at a time."""
+
+    def __init__(self, x: tf.Tensor, head: Dense, count: int) -> None:
+        """Take vectors `x` (batch, length, size), of which `head` makes logits `count` times."""
+        self._x, self._head, self._count = x, head, count
+        self._known = dict[Any, list[tf.Tensor]]()
+
+    def score(self, function: Callable[..., Sequence[tf.Tensor]], targets: tf.Tensor) -> Any:
+        """Return what `function` makes of logits and `targets`: tensors, float32 (batch, length).
+
+        A backward pass makes the logits again. The same question gets the same tensors.
+        """
+        key = (function, targets.ref())
+        if key not in self._known:
+            self._known[key] = tf.unstack(self._score(function, targets), axis=-1)
+        return self._known[key]
+
+    def _score(self, function: Callable[..., Sequence[tf.Tensor]], targets: tf.Tensor) -> tf.Tensor:
+        # Read here, so that the pieces' gradients add up in the type of the weights.
+        weights = [tf.convert_to_tensor(each) for each in (self._head.kernel, self._head.bias)]
+
+        def score_piece(piece: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            vectors, own = piece
+            score = lambda *each: tf.stack(function(_dense(*each), own), axis=-1)  # noqa: E731
+            return tf.recompute_grad(score)(vectors, *weights)
+
+        pieces = [_blocks(each, 1, self._count) for each in (self._x, targets)]
+        found = tf.map_fn(score_piece, tuple(pieces), fn_output_signature=tf.float32)
+        batch, length = self._x.shape[:2]
+        found = tf.transpose(found, (1, 0, 2, 3))
+        return tf.reshape(found, (batch, -1, found.shape[-1]))[:, :length]
+
+
+def logits_of(x: tf.Tensor, head: Dense) -> tf.Tensor | LogitPieces:
+    """Return the logits of vectors (batch, length, size), in pieces if they are large."""
+    batch, length = x.shape[:2]
+    # A batch of an unknown size is none on a TPU, and may be any.
+    bytes_ = 4 * (batch or 0) * length * head.bias.shape[0]
+    if bytes_ <= _MOST_LOGITS:
+        return tf.cast(head(x), tf.float32)
+    # A power of two, into which most lengths can be divided.
+    count = 1 << (-(-2 * bytes_ // _MOST_LOGITS) - 1).bit_length()
+    return LogitPieces(x, head, min(count, length))
 
 
 def dropout(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:

@@ -105,6 +105,20 @@ class Bert(tf.Module):  # type: ignore[misc]
 
     def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Map int32 token ids (batch, length) to float32 numbers."""
+        x, present = self._encode(ids, training)
+        if self._per_token:
+            return tf.cast(self.head(x), tf.float32)
+        weights = tf.cast(present, tf.float32)[:, :, None]
+        total = tf.reduce_sum(tf.cast(x, tf.float32) * weights, axis=1)
+        mean = total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
+        return self.head(mean)
+
+    def in_pieces(self, ids: tf.Tensor, training: bool) -> tf.Tensor | layers.LogitPieces:
+        """Map token ids to the logits of each token, in pieces where all would be large."""
+        return layers.logits_of(self._encode(ids, training)[0], self.head)
+
+    def _encode(self, ids: tf.Tensor, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return a vector for each token, and 1 for those that are no padding."""
         present = tf.cast(ids != self._padding, tf.int32)
         texts, positions = present, self.positions.table
         if self._start >= 0:
@@ -116,12 +130,7 @@ class Bert(tf.Module):  # type: ignore[misc]
         for layer in self.layers:
             encode = partial(layer, texts=texts, training=training, causal=self._causal)
             x = rematerialised(encode, self._remat, training)(x)
-        if self._per_token:
-            return tf.cast(self.head(x), tf.float32)
-        weights = tf.cast(present, tf.float32)[:, :, None]
-        total = tf.reduce_sum(tf.cast(x, tf.float32) * weights, axis=1)
-        mean = total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
-        return self.head(mean)
+        return x, present
 
 
 def _places_in_text(first: tf.Tensor) -> tf.Tensor:

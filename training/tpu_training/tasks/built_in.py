@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tpu_training.models import spec as specs
+from tpu_training.models import layers, spec as specs
 from tpu_training.models.params import Params
 from tpu_training.models.spec import IGNORED, DataSpec, Metric, Prepare, Task, mean
 from tpu_training.models.step_context import next_seed
@@ -56,8 +56,8 @@ def confusion(
 
 def right(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Count the places whose greatest logit is their class's, and all that have a class."""
-    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return tf.stack([count(tf.equal(predicted, targets), weights), count(targets >= 0, weights)])
+    *_, found = _scores(logits, targets)
+    return tf.stack([count(found > 0, weights), count(targets >= 0, weights)])
 
 
 def class_counts(
@@ -197,14 +197,25 @@ def determination(sums: Any) -> float:
 
 def cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
     """Return the cross-entropy at each place, float32 like `targets`; 0 where it is IGNORED."""
-    counted = tf.not_equal(targets, IGNORED)
-    # The loss takes no class -1, not even where `where` drops its result.
-    some = tf.where(counted, targets, 0)
-    each = tf.nn.sparse_softmax_cross_entropy_with_logits(some, tf.cast(logits, tf.float32))
+    each, spread, _ = _scores(logits, targets)
     if smoothing:
-        spread = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
         each = (1.0 - smoothing) * each + smoothing * spread
-    return tf.where(counted, each, 0.0)
+    return tf.where(tf.not_equal(targets, IGNORED), each, 0.0)
+
+
+def _scores(logits: tf.Tensor | layers.LogitPieces, targets: tf.Tensor) -> Sequence[tf.Tensor]:
+    """Return for each place its cross-entropy, the mean of all classes', and 1 where it is right.
+
+    All are float32 like `targets`; a program leaves out what nothing needs.
+    """
+    if isinstance(logits, layers.LogitPieces):
+        return logits.score(_scores, targets)  # type: ignore[no-any-return]
+    logits = tf.cast(logits, tf.float32)
+    # The loss takes no class -1, not even where its result is dropped.
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(targets, 0), logits)
+    spread = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+    found = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), targets)
+    return each, spread, tf.cast(found, tf.float32)
 
 
 def place_losses(logits: tf.Tensor, targets: tf.Tensor, params: Params) -> tf.Tensor:

@@ -85,7 +85,7 @@ def delete(cloud: Cloud, call: Call) -> None:
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
         kinds = (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name))
-        if any(cloud.store.keys(kind) for kind in kinds):
+        if any(map(cloud.store.has, kinds)):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
         for upload, record in cloud.store.items(records.UPLOAD):
             if record["bucket"] == bucket.name:
@@ -270,7 +270,7 @@ def _create_policy(cloud: Cloud, bucket: Bucket) -> None:
         for kind in (("Bucket", "Object") if bucket.uniform_access else ("Bucket",))
         for suffix, members in (("Owner", owners), ("Reader", viewers))
     ]
-    iam_policy.write(cloud, _policy_key(bucket.name), {"bindings": bindings})
+    iam_policy.put(cloud, _policy_key(bucket.name), bindings)
 
 
 @BUCKETS.method("getIamPolicy")

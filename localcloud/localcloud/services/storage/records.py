@@ -116,8 +116,10 @@ def split_key(key: str) -> tuple[str, int]:
 
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
     """Return the bucket; 404 when there is none."""
-    missing_bucket = ApiError(404, "The specified bucket does not exist.")
-    return Bucket(**cloud.store.load(BUCKET, name, missing_bucket))
+    record = cloud.store.view(BUCKET, name)
+    if record is None:
+        raise ApiError(404, "The specified bucket does not exist.")
+    return Bucket(**record)
 
 
 def put_bucket(cloud: Cloud, bucket: Bucket) -> None:

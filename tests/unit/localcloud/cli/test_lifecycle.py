@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -98,6 +99,28 @@ def test_the_port_stays_the_same_over_a_restart(started: Run) -> None:
     assert started("stop").returncode == 0
     assert started("start").returncode == 0
     assert status(started)["port"] == before
+
+
+def test_a_start_takes_another_port_where_somebody_has_the_last_one(started: Run) -> None:
+    before = int(str(status(started)["port"]))
+    assert started("stop").returncode == 0
+    with socket.create_server(("127.0.0.1", before)):
+        done = started("start")
+        assert done.returncode == 0, done.stderr
+        assert status(started)["port"] != before
+
+
+def test_a_long_log_of_requests_starts_again_and_the_last_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_LOG_BYTES", 100)
+    log = lifecycle.RequestsLog(tmp_path / "requests.log")
+    for number in range(5):
+        log.write(f"200 storage.buckets.get GET /b/{number} 0 ms")
+    before = (tmp_path / "requests.log.1").read_text().splitlines()
+    lines = before + (tmp_path / "requests.log").read_text().splitlines()
+    assert [line.split()[5][-1] for line in lines] == ["2", "3", "4"]
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} 200 ", lines[0])
 
 
 def test_commands_say_that_nothing_runs(run: Run) -> None:

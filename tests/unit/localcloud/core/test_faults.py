@@ -51,6 +51,7 @@ def test_a_fault_hits_by_chance(api: Client, cloud: Cloud) -> None:
 
 def test_faults_survive_a_restart(local_cloud: LocalCloud, clock: VirtualClock) -> None:
     local_cloud.cloud.faults.add(Fault("*.projects.get", count=5))
+    local_cloud.stop()
     again = LocalCloud(local_cloud.cloud.home, clock=clock)
     again.start()
     Client(again).get(PROJECT, status=503)

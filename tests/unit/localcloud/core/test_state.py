@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -28,8 +31,31 @@ def test_records_are_copies_and_survive_a_restart(tmp_path: Path) -> None:
     store.close()
     again = Store(tmp_path / "state.sqlite")
     assert again.items("kind") == [("a/1", {"list": [1]})]
-    assert again.counts() == {"kind": 1}
     again.close()
+
+
+def test_what_was_put_is_there_after_a_kill_up_to_the_last_record(tmp_path: Path) -> None:
+    program = """
+    import itertools, pathlib, sys
+    from localcloud.core.store import Store
+    store = Store(pathlib.Path(sys.argv[1]))
+    for number in itertools.count():
+        store.put("kind", f"{number:06}", {"n": number})
+        print(number, flush=True)
+    """
+    path = tmp_path / "state.sqlite"
+    command = [sys.executable, "-c", textwrap.dedent(program), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        put = [running.stdout.readline() for _ in range(500)]
+        running.kill()
+        put += running.stdout.readlines()
+    store = Store(path)
+    kept = [record["n"] for _, record in store.items("kind")]
+    # The last one may have been put and not yet said.
+    assert kept == list(range(len(kept)))
+    assert len(kept) - len(put) in (0, 1)
+    store.close()
 
 
 def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path) -> None:

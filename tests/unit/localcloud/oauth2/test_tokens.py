@@ -68,6 +68,7 @@ def test_tokens_end_outlive_a_restart_and_cannot_be_forged(
     for forged in (changed, owner.replace("ya29.local-", "ya29."), "Basic"):
         client.session.headers["Authorization"] = f"Bearer {forged}"
         client.get(PROJECT, status=401)
+    local_cloud.stop()
     again = LocalCloud(local_cloud.cloud.home, clock=clock)
     again.start()
     client = Client(again, "")

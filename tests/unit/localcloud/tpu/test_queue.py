@@ -150,6 +150,7 @@ def test_a_request_keeps_waiting_after_a_restart(
 ) -> None:
     local_cloud.cloud.store.put("setting", "stockout", {"us-central1-b": ["*"]})
     queue(tpu)
+    local_cloud.stop()
     later = VirtualClock(clock.now() + 60)
     again = LocalCloud(local_cloud.cloud.home, clock=later)
     again.cloud.machines = machines

@@ -55,6 +55,9 @@ def compiled(
         ("v5litepod-8", 8, "v5e:2x4x1"),
         ("v5p-8", 4, "v5p:2x2x1"),
         ("v6e-8", 8, "v6e:2x4x1"),
+        ("ct6e-standard-4t", 4, "v6e:2x2x1"),
+        ("tpu7x-standard-4t", 8, "tpu7x:2x2x1"),
+        ("tpu7x-standard-4t:2x2x2", 16, "tpu7x:2x2x2"),
     ],
 )
 def test_a_type_has_the_replicas_and_the_topology_of_its_generation(
@@ -67,12 +70,15 @@ def test_the_rates_of_a_replica_are_its_share_of_the_chip() -> None:
     assert tpus()["v3-8"].peak_flops == 61.5e12
     assert tpus()["v3-8"].hbm_bandwidth == 450e9
     assert tpus()["v4-8"].peak_flops == 275e12
+    assert tpus()["tpu7x-standard-4t"].peak_flops == 1153.5e12
+    assert tpus()["tpu7x-standard-4t"].hbm_bandwidth == 3690e9
 
 
 def test_an_unknown_type_is_named_with_the_nearest_one() -> None:
     message = unknown_tpu("tpu", "v3_8")
     assert message.startswith("--tpu=v3_8: unknown TPU type; did you mean v3-8?")
     assert "v5litepod-1" in message
+    assert message.endswith("v6e-1, tpu7x-standard-4t")
     assert "--help" not in unknown_tpu("tpu", "nonsense")
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from tpu_training import compile_command
 from tpu_training.__main__ import main
+from tpu_training.cluster.machine import cache_folder
 from tpu_training.compile import cached, session, table
 from tpu_training.compile.answer import (
     Buffer,
@@ -331,7 +332,7 @@ def test_a_damaged_entry_is_told_with_one_line_and_compiled_again(
 ) -> None:
     arguments = (*RESNET, "--tpu=v3-8", *BATCHES, "--quick")
     run(capsys, *arguments)
-    for entry in session.cache_folder().glob("*.json"):
+    for entry in cache_folder("compile").glob("*.json"):
         entry.write_text(content)
     code, out, _ = run(capsys, *arguments)
     assert code == 0
@@ -381,7 +382,7 @@ def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> Non
     while any(writer.is_alive() for writer in writers):
         found = session.load_entry("key", Compiled)
         assert found is None or found.needed_bytes in (1, 2)
-    assert [path.name for path in session.cache_folder().iterdir()] == ["key.json"]
+    assert [path.name for path in cache_folder("compile").iterdir()] == ["key.json"]
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
@@ -547,3 +548,27 @@ def test_a_libtpu_that_cannot_read_this_tensorflows_programs_is_named(
     problems = list(machine_problems(lowers=False))
     assert bool(problems) == old
     assert not old or f"libtpu {libtpu} is older than TensorFlow {tensorflow}" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("tpu", "why"),
+    [
+        ("tpu7x-standard-4t", "where Google supports JAX and PyTorch"),
+        (
+            "ct6e-standard-4t:4x4",
+            "because it drives only the chips of its own machine, one of 4",
+        ),
+    ],
+)
+def test_a_step_is_compiled_only_for_what_can_run_it(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler, tpu: str, why: str
+) -> None:
+    asked = (*RESNET, f"--tpu={tpu}", "--quick", *BATCHES)
+    code, _, err = run(capsys, *asked)
+    assert code == 2
+    assert f"--backend=tensorflow: doesn't run on --tpu={tpu}, {why}; use --backend=jax" in err
+    assert not compiler.asked
+    code, out, err = run(capsys, *asked, "--backend=jax")
+    assert (code, err) == (0, "")
+    assert f"{tpu}: " in out
+    assert compiler.asked == [(tpu, "train", False)]

@@ -13,9 +13,9 @@ ROWS = published.compare(published.facts())
 
 
 def test_there_are_published_times_with_their_sources() -> None:
-    assert len(ROWS) >= 8
-    families = {row["tpu"].partition("-")[0] for row in published.rows()}
-    assert families >= {"v2", "v3", "v5p", "v6e"}
+    families = [row["tpu"].partition("-")[0] for row in published.rows()]
+    assert len([family for family in families if family in ("v3", "v5p", "v6e")]) >= 8
+    assert {"v2", "v3", "v5p", "v6e"} <= set(families)
     assert all(row.source.startswith("https://") for row in ROWS)
 
 
@@ -24,9 +24,10 @@ def test_no_bound_is_above_a_published_time(row: published.Published) -> None:
     assert 0 < row.bound <= row.published
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.close], ids=lambda row: row.name)
-def test_the_compilers_estimate_is_within_a_factor_of_two(row: published.Published) -> None:
-    assert 0.5 <= row.estimate / row.published <= 2
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_no_step_takes_twice_the_compilers_estimate(row: published.Published) -> None:
+    """It may be higher: where their attention is a kernel, our scores go through memory."""
+    assert 1 / 3 <= row.published / row.estimate <= 2
 
 
 def test_the_page_has_the_table() -> None:

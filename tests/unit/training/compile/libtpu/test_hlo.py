@@ -9,6 +9,7 @@ import pytest
 
 from tpu_training.compile.costs import (
     _multiples,
+    count_cycles,
     executed,
     flops_of,
     moved,
@@ -316,3 +317,12 @@ def test_a_copy_comes_from_where_its_operand_does(parsed: Callable[..., Module])
     )
     origins = Origins(module, arguments=("dense/kernel",))
     assert (origins.of("d"), origins.of("c")) == (("Neg", ""), ("dense/kernel", ""))
+
+
+def test_cycles_that_the_compiler_does_not_know_are_left_out() -> None:
+    def line(name: str, cycles: int) -> str:
+        config = f'{{"estimated_cycles":"{cycles}"}}'
+        return f"  %{name} = f32[] constant(0), backend_config={config}\n"
+
+    body = line("a", 7) + line("b", 2**64 - 1)
+    assert count_cycles(parse_module(f"HloModule m\n\nENTRY %main () -> f32[] {{\n{body}}}\n")) == 7
