@@ -28,8 +28,6 @@ from tpustack.project import cache_folder, clone
 # The stack `local` holds no secret; its passphrase only satisfies the secrets provider, and the
 # salt in its settings file belongs to it.
 PASSPHRASE = "local"
-
-
 _CURE = "Install the Pulumi CLI (https://www.pulumi.com/docs/install/), so that PATH has it"
 
 
