@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_an_engine_that_cannot_be_installed_is_told_with_a_cure_and_leaves_nothi
 ) -> None:
     site.installer = installer
     said = install(site, tmp_path / "cache")
-    assert said.startswith("error: Pulumi 3.259.0 can't be installed: ")
+    assert said.startswith(f"error: Pulumi {version('pulumi')} can't be installed: ")
     assert reason in said
     cure = "Install the Pulumi CLI (https://www.pulumi.com/docs/install/), so that PATH has it\n"
     assert said.endswith(f"\n{cure}")
@@ -181,11 +182,19 @@ def test_another_version_than_that_of_the_api_is_not_installed(site: Site, tmp_p
     site.installer = INSTALLER_OF.format(version="3.200.0")
     said = install(site, tmp_path / "cache")
     assert "your current CLI version is 3.200.0" in said
-    site.installer = INSTALLER_OF.format(version="3.259.0")
+    site.installer = INSTALLER_OF.format(version=version("pulumi"))
     assert install(site, tmp_path / "cache") == ""
     assert [path.name for path in (tmp_path / "cache" / "tpu-stack").iterdir()] == [
-        "pulumi-3.259.0"
+        f"pulumi-{version('pulumi')}"
     ]
+
+
+def test_two_that_install_the_engine_at_once_both_have_it(site: Site, tmp_path: Path) -> None:
+    made = tmp_path / "cache" / "tpu-stack" / f"pulumi-{version('pulumi')}"
+    # The other one ends while this one still installs.
+    site.installer = INSTALLER_OF.format(version=version("pulumi")) + f'cp -r "$3" "{made}"\n'
+    assert install(site, tmp_path / "cache") == ""
+    assert [*made.parent.iterdir()] == [made]
 
 
 INSTALLER_OF = """#!/bin/sh

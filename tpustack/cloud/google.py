@@ -366,7 +366,7 @@ def _waiting(google: Google, project: str, zone: str, name: str) -> dict[str, An
     """Return a slice without machines, as its group waits for capacity for all, with the reason."""
     try:
         group = google.get(GROUPS.format(project, zone, name))
-    except NotFound:
+    except (NotFound, Forbidden):  # Who deploys single machines may not look at groups.
         return None
     if settles(group):
         return None

@@ -80,8 +80,7 @@ Network = Mapping[str, str | bool]
 def default_network(project: str) -> Network:
     """Return a project's default network, for a TPU VM with an external address.
 
-    Without one, Google wants Private Google Access (enableExternalIps in the TPU API's discovery
-    document), which that network lacks.
+    Without one it needs Private Google Access, says the TPU API's document of enableExternalIps.
     """
     return {"network": f"projects/{project}/global/networks/default", "enableExternalIps": True}
 
@@ -208,31 +207,34 @@ class Proof:
         return status, answered, content
 
     def create(self) -> dict[str, Any]:
-        """Create the TPU VM, wait until it is READY and return it.
-
-        Raises Unanswered without capacity or within the time, ApiError if Google refuses it.
-        """
+        """Create the TPU VM, wait until it is READY and return it. Raises Unanswered, ApiError."""
         self.asked = self._now()
-        body = self.plan.node(self.name, self.asked)
-        operation = self._make("nodes", body, {"nodeId": self.name})
-        for _ in self.rounds(self.plan.seconds):
-            operation = self.google.get(f"{_TPU}{operation['name']}")
-            if operation.get("done"):
-                break
-        else:
-            raise Unanswered(f"it was not READY after {duration(self._now() - self.asked)}")
-        if refusal := operation.get("error"):
-            if refusal.get("code") == _EXHAUSTED:
-                raise Unanswered(f"no capacity or quota now: {refusal['message']}")
-            raise ApiError(400, str(refusal.get("message")))
+        self._make("nodes", self.plan.node(self.name, self.asked), {"nodeId": self.name})
         self._node = self.google.get(self.url("nodes"))
         return self._node
 
-    def _make(self, kind: str, body: core.Json, query: dict[str, str] | None = None) -> core.Json:
-        """Ask Google for something of its own name; return the operation."""
+    def _make(self, kind: str, body: core.Json, query: dict[str, str] | None = None) -> None:
+        """Make a thing of its own name, and wait until it is there. Raises Unanswered, ApiError."""
+        begun, url = self._now(), self.url(kind)
         # Before: the answer may be lost.
-        self._made[self.url(kind)] = _SETTLE_SECONDS
-        return self.google.post(self.plan.url(kind), body, query)
+        self._made[url] = _SETTLE_SECONDS
+        try:
+            operation = self.google.post(self.plan.url(kind), body, query)
+        except Forbidden:  # Nothing comes, and who may not make it may not look for it either.
+            del self._made[url]
+            raise
+        where = operation.get("selfLink") or f"{_TPU}{operation['name']}"
+        for _ in self.rounds(self.plan.seconds):
+            operation = self.google.get(where)
+            if operation.get("done") or operation.get("status") == "DONE":
+                break
+        else:
+            raise Unanswered(f"Google had not made it after {duration(self._now() - begun)}")
+        if refusal := operation.get("error"):
+            refusal = refusal.get("errors", [refusal])[0]
+            if refusal.get("code") == _EXHAUSTED:
+                raise Unanswered(f"no capacity or quota now: {refusal['message']}")
+            raise ApiError(400, str(refusal.get("message")))
 
     @property
     def node(self) -> dict[str, Any]:
@@ -246,11 +248,12 @@ class Proof:
         return f"{self.plan.url(kind)}/{self.name}"
 
     def machine(self) -> str:
-        """Return the URL of the machine next to the TPU VM, which the first call creates."""
+        """Return the URL of the machine next to the TPU VM, which the first call boots."""
         if (url := self.url("instances")) not in self._made:
             host, left = self.node["networkEndpoints"][0], self._deadline() - self._now()
             ports = [(host["ipAddress"], port) for port in (_SSH, int(host["port"]))]
             self._make("instances", self.plan.machine(self.name, left, ports))
+            self.wait(_SCRIPT_SECONDS, bool, url)
         return url
 
     def block(self, address: str) -> None:
@@ -266,9 +269,7 @@ class Proof:
         }
         self._make("firewalls", rule)
 
-    def wait(
-        self, seconds: float, is_enough: Callable[..., object], machine: str = ""
-    ) -> dict[str, Any]:
+    def wait(self, seconds: float, is_enough: Callable[..., object], machine: str = "") -> Any:
         """Return what the TPU VM saw, or a machine, once it is enough or after so many seconds."""
         seen: dict[str, Any] = {}
         query, node = {"queryPath": f"{NAME}/"}, f"{_TPU}{self.node['name']}:getGuestAttributes"
@@ -336,9 +337,8 @@ class Proof:
                 )
         with suppress(Forbidden):  # Who may not look has made none.
             for rule in self._unnoted.pages(rules := self.plan.url("firewalls"), "items"):
-                ends = rule.get("description", "")
-                own = rule["name"].startswith(f"{NAME}-") and ends.isdecimal()
-                if own and int(ends) <= self._now():
+                own, ends = rule["name"].startswith(f"{NAME}-"), rule.get("description", "")
+                if own and ends.isdecimal() and int(ends) <= self._now():
                     left.append(f"{rules}/{rule['name']}")
         return left
 
@@ -359,16 +359,15 @@ class Proof:
         while True:
             self.left = []
             for url in settle:
+                self.left.append(url)
                 try:
                     found = self.google.get(url)
-                    self.left.append(url)
                     settle[url] = 0.0
                     if found.get("state", found.get("status")) not in ("DELETING", "STOPPING"):
                         self.google.delete(url)
-                except NotFound:
-                    pass
-                except errors.TpustackError:
-                    self.left = [*{*self.left, url}]
+                except errors.TpustackError as error:
+                    if isinstance(error, NotFound):
+                        self.left.remove(url)
             done = not self.left and self._now() >= begun + max(settle.values(), default=0.0)
             if done or self._now() >= begun + RESERVE_SECONDS or console.hurry.is_set():
                 return
@@ -377,7 +376,7 @@ class Proof:
     def stays(self) -> str:
         """Return what to run since something was not deleted, as far as Google has confirmed."""
         commands = ", and ".join(map(_command, self.left))
-        return f"Google did not confirm the deletion. To stop paying, run {commands}"
+        return f"Google did not confirm the deletion. What stays may cost money: run {commands}"
 
     def run(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
         """Ask each claim, tell and return their entries; delete the TPU VM whatever happens.
@@ -479,20 +478,25 @@ def script(proof: Proof) -> tuple[bool, str]:
     return told, "it wrote a guest attribute" if told else f"nothing in {_SCRIPT_SECONDS:g} s"
 
 
-def _seen(proof: Proof, seconds: float, is_enough: Callable[..., object]) -> Any:
-    """Return what the TPU VM saw. Raises Unanswered if it wrote nothing."""
-    if seen := proof.wait(seconds, is_enough):
+def _seen(proof: Proof, seconds: float, is_enough: Callable[..., object], machine: str = "") -> Any:
+    """Return what the TPU VM saw, or a machine. Raises Unanswered if it wrote nothing."""
+    if seen := proof.wait(seconds, is_enough, machine):
         return seen
     raise Unanswered("the start-up script wrote nothing")
 
 
 def grpc(proof: Proof) -> tuple[bool, str]:
     """Ask whether a `-pod` runtime on one host listens on the port that the API reports."""
-    if not proof.plan.runtime.serves_grpc:
-        raise Unanswered(f"{proof.plan.runtime.name} serves no gRPC")
-    port = int(proof.node["networkEndpoints"][0]["port"])
+    port = _port(proof)
     ports = _seen(proof, _WORKER_SECONDS, lambda seen: port in seen["ports"])["ports"]
     return port in ports, f"the API reports {port}; it listens on {ports}"
+
+
+def _port(proof: Proof) -> int:
+    """Return the port that the API reports. Raises Unanswered if the runtime doesn't serve it."""
+    if not proof.plan.runtime.serves_grpc:
+        raise Unanswered(f"{proof.plan.runtime.name} serves no gRPC")
+    return int(proof.node["networkEndpoints"][0]["port"])
 
 
 def notice(proof: Proof) -> tuple[bool, str]:
@@ -518,34 +522,34 @@ def serial_output(proof: Proof) -> tuple[bool, str]:
 
 def reach(proof: Proof) -> tuple[bool, str]:
     """Ask whether another machine of the network reaches the port that the API reports."""
-    port = int(proof.node["networkEndpoints"][0]["port"])
-    reached = _reached(proof, _SCRIPT_SECONDS, lambda ports: port in ports)
+    port = _port(proof)
+    reached = _reached(proof, lambda ports: port in ports)
     return port in reached, f"the API reports {port}; of 22 and {port} it reaches {reached}"
 
 
 def account_rule(proof: Proof) -> tuple[bool, str]:
     """Ask whether a firewall rule for the TPU VM's account applies to it."""
-    if _SSH not in _reached(proof, _PAUSE, bool):
+    if _SSH not in (before := _reached(proof, bool)):
         raise Unanswered(f"without the rule, the other machine doesn't reach port {_SSH} either")
     proof.block(proof.google.get(proof.machine())["networkInterfaces"][0]["networkIP"])
-    reached = _reached(proof, _SHORT_SECONDS, lambda ports: _SSH not in ports)
-    how = "open" if _SSH in reached else "closed"
-    return _SSH not in reached, f"a rule that closes port {_SSH} leaves it {how}"
+    reached = _reached(proof, lambda ports: _SSH not in ports, _SHORT_SECONDS)
+    if before != [_SSH] and not reached:
+        raise Unanswered("the other machine no longer reaches any port of the TPU VM")
+    return _SSH not in reached, f"with a rule that closes port {_SSH} it reaches {reached}"
 
 
-def _reached(proof: Proof, seconds: float, is_enough: Callable[..., object]) -> list[int]:
-    """Return the TPU VM's ports that the other machine reaches. Raises Unanswered without any."""
-    seen = proof.wait(seconds, lambda seen: is_enough(seen["reached"]), proof.machine())
-    if not seen:
-        raise Unanswered("the start-up script of the other machine wrote nothing")
-    return list(seen["reached"])
+def _reached(proof: Proof, is_enough: Callable[..., object], seconds: float = _PAUSE) -> list[int]:
+    """Return the TPU VM's ports that the other machine reaches."""
+    machine = proof.machine()
+    return list(_seen(proof, seconds, lambda seen: is_enough(seen["reached"]), machine)["reached"])
 
 
 def deletion(proof: Proof) -> tuple[bool, str]:
     """Ask whether a deleted TPU VM is gone within five minutes."""
     name = proof.node["name"]
     proof.clean()
-    return not proof.left, proof.stays() if proof.left else f"the zone lists no {name}"
+    stays = proof.url("nodes") in proof.left
+    return not stays, proof.stays() if stays else f"Google has no {name}"
 
 
 CLAIMS: Final[Mapping[str, Callable[[Proof], tuple[bool, str]]]] = {
@@ -669,8 +673,7 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
 
     Exit code 0: each claim is answered, 1: something could not be deleted, 3: a claim is open.
     """
-    place = _place(**where)
-    google = Google()
+    place, google = _place(**where), Google()
     if not (out.absolute().parent.is_dir() and os.access(out.absolute().parent, os.W_OK)):
         why = "is in a folder that doesn't exist, or that you can't write to"
         errors.refuse([Problem("--out", str(out), why, "Name a file in another folder")])
@@ -680,9 +683,9 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
         console.say(f"{url.rpartition('/')[2]} is of an earlier proof, and is deleted first")
     console.say(
         f"A spot {plan.tpu.name} in {plan.zone} of {plan.project} with {plan.runtime.name}, and a "
-        f"small machine: "
-        f"{money(plan.hour.amount)} an hour, so at most {money(plan.cost(plan.seconds))} for "
-        f"{duration(plan.seconds)} (price of {plan.hour.source.date}: {plan.hour.source.url})"
+        f"small machine: {money(plan.hour.amount)} an hour, so at most "
+        f"{money(plan.cost(plan.seconds))} for {duration(plan.seconds)} "
+        f"(price of {plan.hour.source.date}: {plan.hour.source.url})"
     )
     if not yes and not click.confirm("Create it, ask, and delete it?", err=True):
         return
@@ -694,6 +697,4 @@ def prove_command(ceiling: float, yes: bool, out: Path, **where: str | None) -> 
         out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     finally:
         click.echo(console.plain(proofs.issue(made)))
-    if proof.left:
-        sys.exit(1)
-    sys.exit(3 if any(one["answer"] is None for one in claims) else 0)
+    sys.exit(1 if proof.left else 3 if any(one["answer"] is None for one in claims) else 0)

@@ -28,8 +28,6 @@ from tpustack.project import cache_folder, clone
 # The stack `local` holds no secret; its passphrase only satisfies the secrets provider, and the
 # salt in its settings file belongs to it.
 PASSPHRASE = "local"
-
-
 _CURE = "Install the Pulumi CLI (https://www.pulumi.com/docs/install/), so that PATH has it"
 
 
@@ -113,8 +111,9 @@ def install() -> None:
         cache.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=cache) as made:
             PulumiCommand.install(f"{made}/pulumi")
-            # What is interrupted before leaves nothing there.
-            os.rename(f"{made}/pulumi", _installed())
+            # What is interrupted before leaves nothing there. Another demo may have been quicker.
+            if not _users_own():
+                os.rename(f"{made}/pulumi", _installed())
     except (OSError, HTTPException, subprocess.CalledProcessError, InvalidVersionError) as error:
         # Of the installer, what it wrote.
         said = getattr(error, "output", b"").decode(errors="replace").strip() or error

@@ -62,7 +62,7 @@ def digest(document: Mapping[str, Any]) -> str:
 ANSWERS: Final = {True: "true", False: "false", None: "not answered"}
 _LONGEST = 2000
 _PRIVATE = (
-    (r'("startup-script"(?:: *|, *"value": *))"(\\.|[^"\\])*"', r'\1"…"'),
+    (r'("startup-script"(?:: *|,\s*"value": *))"(\\.|[^"\\])*"', r'\1"…"'),
     (r"[\w.+-]+@[\w.-]+\w", "EMAIL"),
     (r"\bprojects/[^-/\"'\s:?][^/\"'\s:?]*", "projects/PROJECT"),
     # "not been used in project 1 before", "consumer 'project_number:1'", "projectNumber": "1"

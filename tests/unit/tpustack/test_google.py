@@ -287,6 +287,19 @@ def test_a_slice_that_waits_for_capacity_is_shown_with_the_reason() -> None:
     assert "health" not in look_up(Asked([], group), SLICE_OUTPUTS, "t")[1]
 
 
+def test_who_may_not_look_at_groups_has_no_slice_that_waits() -> None:
+    """The role of who deploys single machines lacks the permission."""
+
+    class Refused(Asked):
+        def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> Any:
+            if "/instanceGroupManagers/" in url:
+                raise Forbidden("compute.instanceGroupManagers.get")
+            return super().get(url, parameters)
+
+    with pytest.raises(NotFound):
+        look_up(Refused([]), SLICE_OUTPUTS, "t")
+
+
 @pytest.mark.parametrize(
     ("group", "state"),
     [

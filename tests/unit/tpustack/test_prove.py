@@ -56,6 +56,7 @@ GOOD = {
     "attributes/agent-worker-number": "0",
     "attributes/worker-network-endpoints": "unknown:unknown:10.0.0.2",
 }
+GRPC = 0  # The port that the API reports.
 NOWHERE = "error: HTTP Error 404: Not Found"
 
 
@@ -66,18 +67,22 @@ class Machines(FakeMachines):
     booted = 0.0
     logs_serial = True
     # What the machine next to the TPU VM reaches: without, and with a firewall rule.
-    reached: tuple[list[int], list[int]] = ([22, 8470], [8470])
+    reached: tuple[list[int], list[int]] = ([22, GRPC], [GRPC])
     rules: Callable[[], list[Any]] = list
 
     def guest_attributes(self, key: str) -> dict[str, str]:
         if self.seen is None:
             return {}
         if "/instances/" in key:
-            reached = self.reached[bool(self.rules())]
+            reached = [port or self._port() for port in self.reached[bool(self.rules())]]
             return {f"{NAME}/seen": json.dumps({"ports": [22], "reached": reached})}
-        command = self.specs[key].daemons["tpu-runtime"]
-        port = int(next(part for part in command if part.startswith("--port=")).partition("=")[2])
-        return {f"{NAME}/seen": json.dumps({"ports": [22, port], **self.seen})}
+        return {f"{NAME}/seen": json.dumps({"ports": [22, self._port()], **self.seen})}
+
+    def _port(self) -> int:
+        """Of the newest TPU VM; another local cloud on this machine may have 8470."""
+        daemons = [spec.daemons for spec in self.specs.values()]
+        command = [each["tpu-runtime"] for each in daemons if "tpu-runtime" in each][-1]
+        return int(next(part for part in command if part.startswith("--port=")).partition("=")[2])
 
     def serial_logs(self, project: str) -> list[SerialLog]:
         keys = self.specs if self.logs_serial else ()
@@ -218,6 +223,84 @@ def test_a_zone_without_capacity_and_an_api_without_answer_leave_claims_open(
     assert "no capacity or quota now" in why["spot-tpu"]
     assert why["deletion"] == "no TPU VM was READY"
     assert cloud.cloud.store.items(NODE) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "opened"),
+    [("machine", "instances", ["reach", "account rule"]), ("rule", "firewalls", ["account rule"])],
+)
+def test_a_machine_or_a_rule_that_google_does_not_make_leaves_its_claim_open_and_says_why(
+    cloud: LocalCloud, kind: str, method: str, opened: list[str]
+) -> None:
+    """The call succeeds, and its operation fails."""
+
+    def change(send: Send) -> Send:
+        def changed(verb: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+            if "/operations/" in url and "compute" in url and method in made:
+                return 200, {}, b'{"status": "DONE", "error": {"errors": [{"message": "full"}]}}'
+            if verb == "POST" and url.endswith(("/instances", "/firewalls")):
+                made[:] = [url.rpartition("/")[2]]
+                if method in made:
+                    where = f"https://{COMPUTE}/global/operations/one"
+                    return 200, {}, json.dumps({"selfLink": where}).encode()
+            return send(verb, url, headers, body)
+
+        return changed
+
+    made: list[str] = []
+    proof = asked(cloud, change)
+    found = answers(proof)
+    assert [name for name, one in found.items() if one is None] == opened, kind
+    why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
+    assert why[opened[0]] == "full"
+
+
+def test_who_may_make_no_machine_has_made_none_so_that_nothing_is_left(cloud: LocalCloud) -> None:
+    def change(send: Send) -> Send:
+        def changed(verb: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+            if "compute.googleapis.com" in url:
+                return 403, {}, b'{"error": {"message": "no permission"}}'
+            return send(verb, url, headers, body)
+
+        return changed
+
+    proof = asked(cloud, change)
+    open_claims = dict.fromkeys(("reach", "account rule"))
+    assert answers(proof) == {**dict.fromkeys(CLAIMS, True), **open_claims}
+    assert proof.left == []
+
+
+def test_a_machine_that_stays_does_not_deny_that_the_tpu_is_gone(cloud: LocalCloud) -> None:
+    def change(send: Send) -> Send:
+        def changed(verb: str, url: str, headers: dict[str, str], body: Body) -> Answer:
+            if verb == "DELETE" and "/instances/" in url:
+                return 503, {}, b""
+            return send(verb, url, headers, body)
+
+        return changed
+
+    proof = asked(cloud, change)
+    assert answers(proof) == dict.fromkeys(CLAIMS, True)
+    assert proof.left == [proof.url("instances")]
+
+
+def test_a_tpu_that_is_gone_does_not_prove_that_a_rule_closes_its_port(
+    cloud: LocalCloud, machines: Machines
+) -> None:
+    machines.reached = ([22, GRPC], [])
+    assert answers(asked(cloud))["account rule"] is None
+
+
+def test_what_a_runtime_without_grpc_does_not_serve_is_not_asked() -> None:
+    silent = Catalog().runtimes["v2-alpha-tpuv6e"]
+    assert not silent.serves_grpc
+    cloud = Cloud(1, 0, "signal")
+    send = partial(_patient, cloud)
+    proof = Proof(Google(send), replace(PLAN, runtime=silent), lambda: cloud.now, cloud.sleep)
+    found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
+    for name in ("gRPC", "reach"):
+        assert found[name]["why"] == "v2-alpha-tpuv6e serves no gRPC"
+    assert found["account rule"]["answer"] is True
 
 
 def test_a_runtime_that_google_refuses_makes_the_claim_false(cloud: LocalCloud) -> None:
@@ -409,7 +492,7 @@ def gone_for(cloud: Cloud, calls: float, path: str) -> Send:
 
 def test_a_tpu_that_google_can_not_find_for_a_moment_is_deleted() -> None:
     cloud = Cloud(1, 0, "signal")
-    proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
+    proof = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
     proof.asked = 0.0
     proof._make("nodes", PLAN.node(proof.name, 0.0), {"nodeId": proof.name})
     proof.google._send = gone_for(cloud, 3, proof.name)
@@ -430,7 +513,7 @@ def test_what_an_earlier_proof_left_and_google_can_not_delete_ends_the_proof() -
 
 def test_a_tpu_that_google_does_not_show_when_asked_counts_as_left() -> None:
     cloud = Cloud(1, 0, "signal")
-    proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
+    proof = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
     proof.asked = 0.0
     proof._make("nodes", PLAN.node(proof.name, 0.0), {"nodeId": proof.name})
     proof.google._send = gone_for(cloud, math.inf, proof.name)
@@ -449,6 +532,11 @@ def test_a_tpu_that_google_does_not_show_when_asked_counts_as_left() -> None:
 )
 def test_the_number_of_a_project_in_a_refusal_is_left_out(said: str) -> None:
     assert "12345" not in proofs.redacted(said, "p")
+
+
+def test_a_script_is_left_out_however_google_writes_it() -> None:
+    said = '{\n "key": "startup-script",\n  "value": "#!/bin/sh\\n"\n}'
+    assert "bin/sh" not in proofs.redacted(said, "p")
 
 
 def test_the_project_of_a_domain_is_left_out_whole() -> None:
@@ -651,7 +739,7 @@ class Cloud:
             if kind == "instances":
                 seconds = float(body["scheduling"]["maxRunDuration"]["seconds"])
                 self._later(seconds, lambda: self.kinds[kind].pop(name, None))
-            return {}
+            return {"selfLink": f"https://compute.googleapis.com/p/operations/{name}"}
         self.nodes[name] = {
             "name": f"projects/p/locations/{ZONE}/nodes/{name}",
             "state": "CREATING",
@@ -764,7 +852,7 @@ def test_a_tpu_that_does_not_come_is_deleted_at_the_deadline() -> None:
     cloud._operation = lambda name: {"name": f"operations/{name}"}  # type: ignore[method-assign]
     proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
     found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
-    assert found["spot-tpu"]["why"] == "it was not READY after 20 min"
+    assert found["spot-tpu"]["why"] == "Google had not made it after 20 min"
     assert found["deletion"]["why"] == "no TPU VM was READY"
     assert PLAN.seconds - RESERVE_SECONDS < proof.seconds < PLAN.seconds
     assert cloud.nodes == {}
@@ -826,7 +914,7 @@ def test_the_start_up_script_deletes_its_tpu_when_the_time_is_over(
     proof = started(seconds=RESERVE_SECONDS + 1)
     # Not by `create`, which may find it gone already.
     node = proof.plan.node(proof.name, 0.0)
-    assert proof._make("nodes", node, {"nodeId": proof.name})["name"]
+    proof.google.post(proof.plan.url("nodes"), node, {"nodeId": proof.name})
 
     def is_gone() -> bool:
         with suppress(NotFound):

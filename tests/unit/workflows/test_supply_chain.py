@@ -160,6 +160,9 @@ def test_each_image_of_the_containerfile_is_started_pushed_and_signed_by_its_dig
     outputs = {name: f"${{{{ steps.push.outputs.{name} }}}}" for name in ("name", "digest")}
     assert signed["subject-name"] == outputs["name"]
     assert signed["subject-digest"] == outputs["digest"]
+    # The action reads only ~/.docker/config.json (its issue 253).
+    (push,) = [step["run"] for step in JOBS["registry"]["steps"] if "run" in step]
+    assert "docker login" in push
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

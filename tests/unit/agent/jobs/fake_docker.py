@@ -41,9 +41,6 @@ def killed(when: str) -> None:
 
 def login(arguments: list[str]) -> int:
     """Keep the token where Docker does; fail once if the test wants it, or always."""
-    if (HERE / "hangs").exists():
-        (HERE / "hangs").unlink()
-        time.sleep(60)
     if (refuses := HERE / "refuses").exists():
         if not refuses.read_text():
             refuses.unlink()

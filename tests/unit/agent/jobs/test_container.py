@@ -190,14 +190,25 @@ def test_a_registry_that_fails_once_is_asked_again(machine: Machine, image: str)
     assert len(machine.asked("pull")) == 2
 
 
-@pytest.mark.parametrize("how", ["refuses", "hangs"])
-def test_a_registry_that_takes_no_login_at_first_is_asked_again(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr("tpu_agent.jobs.container._PATIENCE", 3.0 if how == "hangs" else 30.0)
-    (machine.docker / how).touch()
+def test_a_registry_that_takes_no_login_at_first_is_asked_again(machine: Machine) -> None:
+    (machine.docker / "refuses").touch()
     assert machine.runs("true", OWN).code == 0
     assert len(machine.asked("login")) == 2
+
+
+def test_a_login_that_hangs_is_tried_again(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, hangs = subprocess.run, ["once"]
+
+    def run(command: Any, **more: Any) -> Any:
+        if command[1] == "login" and hangs:
+            raise subprocess.TimeoutExpired(hangs.pop(), more["timeout"])
+        return real(command, **more)
+
+    monkeypatch.setattr("tpu_agent.jobs.container.subprocess.run", run)
+    assert machine.runs("true", OWN).code == 0
+    assert (len(machine.asked("login")), hangs) == (1, [])
 
 
 def test_a_registry_that_never_takes_a_login_is_named(machine: Machine) -> None:
