@@ -262,7 +262,7 @@ class RequestsLog:
         with self._lock, contextlib.suppress(OSError):
             self._file.write(f"{now} {text}\n".encode())
             if self._file.tell() >= _LOG_BYTES:
-                # Somebody may have deleted it to free the disk.
+                # It may have been deleted to free the disk.
                 with contextlib.suppress(FileNotFoundError):
                     self._path.replace(f"{self._path}.1")
                 self._file = self._path.open("ab", buffering=0)

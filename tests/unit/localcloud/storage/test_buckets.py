@@ -58,7 +58,8 @@ def test_creating_your_own_bucket_again_is_a_conflict(api: Client, bucket: Bucke
 def test_a_creation_that_breaks_off_can_be_repeated(
     api: Client, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, written = cloud.store.put, []
+    written: list[Any] = []
+    put = cloud.store.put
 
     def break_off(*record: Any) -> None:
         if written:
