@@ -214,7 +214,7 @@ def test_logits_in_pieces_give_the_losses_figures_and_gradients_of_whole_ones(
 
     whole = tf.function(answer, autograph=False)()
     # A place each, and four pieces of 8, which are more than the 29 or 30 places.
-    for most, compiled in ((1, False), (9000, True)):
+    for most, compiled in ((1, False), (4000, True)):
         monkeypatch.setattr(layers, "_MOST_LOGITS", most)
         pieces = tf.function(answer, autograph=False, jit_compile=compiled)
         for found, expected in zip(pieces(), whole, strict=True):

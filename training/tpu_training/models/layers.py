@@ -249,9 +249,10 @@ def _blocks(x: tf.Tensor, axis: int, count: int) -> tf.Tensor:
     return tf.transpose(x, (axis, *(each for each in range(len(shape) + 1) if each != axis)))
 
 
-# Beyond this, a language model's logits are made in pieces of at most half as many bytes: those of
-# 8,192 tokens and 50,304 classes would take 1.5 GiB, and their gradient as much.
-_MOST_LOGITS = 1 << 28
+# Beyond this, a language model's logits are made in pieces of at most as many bytes: those of 8,192
+# tokens and 50,304 classes would take 1.5 GiB, and their gradient as much. Smaller pieces cost
+# time, as each one adds to the gradient of all weights.
+_MOST_LOGITS = 1 << 30
 
 
 class LogitPieces:
@@ -296,7 +297,7 @@ def logits_of(x: tf.Tensor, head: Dense) -> tf.Tensor | LogitPieces:
     if bytes_ <= _MOST_LOGITS:
         return tf.cast(head(x), tf.float32)
     # A power of two, into which most lengths can be divided.
-    count = 1 << (-(-2 * bytes_ // _MOST_LOGITS) - 1).bit_length()
+    count = 1 << (-(-bytes_ // _MOST_LOGITS) - 1).bit_length()
     return LogitPieces(x, head, min(count, length))
 
 

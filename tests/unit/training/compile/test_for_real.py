@@ -97,13 +97,13 @@ def test_a_step_keeps_neither_scores_nor_logits_of_8192_tokens(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Two layers of the smallest GPT-2. The scores of each would take 1.5 GiB more, and the logits
-    # 1.1; ten layers more take 2.6, and 4.6 of a v3 core's 15.5 in all (docs/own-model.md).
+    # 0.6; ten layers more take 3.0, and 5.5 of a v3 core's 15.5 in all (docs/own-model.md).
     job = ("--model=bert", "--task=causal_lm", "--shape=8193", "--vocabulary=50304")
     size = ("--layers=2", "--hidden_size=768", "--heads=12", "--precision=bfloat16")
     more = ("--classes=1", "--global_batch_size=8", "--tpu=v3-8", "--quick", "--json")
     code, out, _ = compile_(capsys, *job, *size, *more)
     (answer,) = json.loads(out)["answers"]
-    assert (code, answer["train"]["needed_bytes"] < 2.1 * 2**30) == (0, True)
+    assert (code, answer["train"]["needed_bytes"] < 2.6 * 2**30) == (0, True)
 
 
 def test_unsupported_operations_are_named_with_the_users_line(
