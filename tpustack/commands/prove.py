@@ -80,7 +80,7 @@ Network = Mapping[str, str | bool]
 def default_network(project: str) -> Network:
     """Return a project's default network, for a TPU VM with an external address.
 
-    Without one it needs Private Google Access, says the TPU API's document of enableExternalIps.
+    Without one it needs Private Google Access (enableExternalIps in the TPU API's document).
     """
     return {"network": f"projects/{project}/global/networks/default", "enableExternalIps": True}
 

@@ -249,9 +249,8 @@ def _blocks(x: tf.Tensor, axis: int, count: int) -> tf.Tensor:
     return tf.transpose(x, (axis, *(each for each in range(len(shape) + 1) if each != axis)))
 
 
-# Beyond this, a language model's logits are made in pieces of at most as many bytes: those of 8,192
-# tokens and 50,304 classes would take 1.5 GiB, and their gradient as much. Smaller pieces cost
-# time, as each one adds to the gradient of all weights.
+# Beyond this, a language model's logits are made in pieces of at most as many bytes. Smaller pieces
+# cost time, as each one adds to the gradient of all weights.
 _MOST_LOGITS = 1 << 30
 
 
