@@ -80,7 +80,7 @@ def test_the_commands_run_in_the_order_of_the_page(
     write_sources_of_other_targets(tmp_path)
     write_shards(tmp_path / "shards")
     (tmp_path / "squares.py").write_text(pages.programs("data")["squares.py"])
-    assert len(COMMANDS) == 18
+    assert len(COMMANDS) == 19
     for command in COMMANDS:
         arguments = shlex.split(command)
         if any(word in arguments for word in ELSEWHERE):
