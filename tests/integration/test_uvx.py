@@ -197,6 +197,14 @@ def test_two_that_install_the_engine_at_once_both_have_it(site: Site, tmp_path: 
     assert [*made.parent.iterdir()] == [made]
 
 
+def test_an_engine_that_was_damaged_is_installed_again(site: Site, tmp_path: Path) -> None:
+    made = tmp_path / "cache" / "tpu-stack" / f"pulumi-{version('pulumi')}"
+    (made / "share").mkdir(parents=True)
+    site.installer = INSTALLER_OF.format(version=version("pulumi"))
+    assert install(site, tmp_path / "cache") == ""
+    assert [path.name for path in made.iterdir()] == ["bin"]
+
+
 INSTALLER_OF = """#!/bin/sh
 mkdir -p "$3/bin"
 printf '#!/bin/sh\necho v{version}\n' >"$3/bin/pulumi"

@@ -62,7 +62,7 @@ _TPU, _COMPUTE = "https://tpu.googleapis.com/v2/", "https://compute.googleapis.c
 _LOGS = "https://logging.googleapis.com/v2/entries:list"
 # Of google.rpc.Code, in the error of an operation.
 _EXHAUSTED = 8
-_SHOWN, _KEPT = 5, 3
+_SHOWN = 5
 
 
 # --- The TPU VM: no one logs in, since its start-up script writes what it sees to guest attributes
@@ -301,7 +301,7 @@ class Proof:
         return begun + self.plan.seconds - RESERVE_SECONDS
 
     def answer(self, name: str) -> dict[str, Any]:
-        """Ask one claim and return its entry of the proof; the evidence of a wait is its ends."""
+        """Ask one claim; return its entry, which has the last answer to each of its requests."""
         says = str(CLAIMS[name].__doc__).removeprefix("Ask whether ")
         entry: dict[str, Any] = {"claim": name, "says": says, "answer": None}
         del self.evidence[:]
@@ -314,8 +314,8 @@ class Proof:
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             # What Google really answers is what a proof is to find out.
             why = f"the answer has another form: {type(error).__name__}: {error}"
-        notes = self.evidence[:1] + self.evidence[1:][-_KEPT:]
-        entry |= {"why": console.line(why), "evidence": notes}
+        notes = {(note["request"], note["body"]): note for note in self.evidence}
+        entry |= {"why": console.line(why), "evidence": [*notes.values()]}
         return dict(proofs.redacted(entry, self.plan.project))
 
     def earlier(self) -> list[str]:

@@ -113,6 +113,7 @@ def install() -> None:
             PulumiCommand.install(f"{made}/pulumi")
             # What is interrupted before leaves nothing there. Another demo may have been quicker.
             if not _users_own():
+                shutil.rmtree(_installed(), ignore_errors=True)
                 os.rename(f"{made}/pulumi", _installed())
     except (OSError, HTTPException, subprocess.CalledProcessError, InvalidVersionError) as error:
         # Of the installer, what it wrote.

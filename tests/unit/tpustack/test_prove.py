@@ -370,6 +370,8 @@ def test_evidence_has_requests_and_answers_without_names_and_addresses(cloud: Lo
     request = f"POST https://tpu.googleapis.com/v2/projects/PROJECT/locations/{ZONE}/nodes?"
     assert by_name["spot-tpu"][0]["request"].startswith(request)
     assert by_name["spot-tpu"][0]["status"] == 200
+    rule = [note for note in by_name["account rule"] if "targetServiceAccounts" in note["body"]]
+    assert [note["request"].split()[0] for note in rule] == ["POST"]
 
 
 def test_evidence_has_nothing_of_the_other_tpus_in_the_project(cloud: LocalCloud) -> None:
