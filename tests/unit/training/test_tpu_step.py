@@ -120,7 +120,7 @@ def test_a_step_in_parts_traces_the_model_once_and_has_one_program_for_all_of_th
         traced.append(training)
         return state.model(features, training=training)
 
-    noted = dataclasses.replace(state, forward=forward)
+    noted = dataclasses.replace(state, scored=forward)
     batches = training_batches(data, one_device, PARAMS)
     loop = create_train_loop(one_device, PARAMS, noted, batches)
     graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph  # type: ignore[attr-defined]
