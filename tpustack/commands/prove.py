@@ -403,14 +403,14 @@ class Proof:
         return entries
 
 
-_KINDS = {"nodes": "tpus tpu-vm", "instances": "instances", "firewalls": "firewall-rules"}
+_DELETE = {"nodes": "tpus tpu-vm delete", "instances": "instances delete"}
 
 
 def _command(url: str) -> str:
     """Return the command that deletes what is at a URL."""
     project, _, *zone, kind, name = url.partition("/projects/")[2].split("/")
-    place = f" --zone {zone[0]}" if zone else ""
-    return f"`gcloud compute {_KINDS[kind]} delete {name} --project {project}{place}`"
+    command = f"gcloud compute {_DELETE.get(kind, 'firewall-rules delete')} {name}"
+    return f"`{' --zone '.join([f'{command} --project {project}', *zone])}`"
 
 
 # --- The claims. Each returns whether it is true, and what shows it
