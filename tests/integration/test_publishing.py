@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import ssl
-import threading
 from collections.abc import Iterator, Mapping
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -22,6 +21,7 @@ from types import MappingProxyType
 import pytest
 import trustme
 
+from tests.serving import in_thread
 from tests.wheels import PACKAGES
 
 from .conftest import output
@@ -138,13 +138,8 @@ def _project(file: str) -> str:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    server = Index(tmp_path)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with in_thread(Index(tmp_path)) as server:
+        yield server
 
 
 def test_a_release_is_published_without_a_password_and_installed_from_the_index(

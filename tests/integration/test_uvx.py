@@ -11,7 +11,6 @@ import os
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -21,6 +20,7 @@ import pytest
 import trustme
 
 from tests.patience import PATIENCE
+from tests.serving import in_thread
 from tpustack.engine import toolchain
 from tpustack.engine.toolchain import Toolchain
 
@@ -75,13 +75,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    server = Site(tmp_path)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with in_thread(Site(tmp_path)) as server:
+        yield server
 
 
 @pytest.fixture

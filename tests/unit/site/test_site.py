@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ import yaml
 from docs_site import HOME, repository
 
 from tests.browser import PICTURES, browsing, find_browser
+from tests.serving import in_thread
 
 from .conftest import PAGES, READMES, REPOSITORY, fenced, text
 
@@ -143,12 +143,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """Serve a folder; the address of it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder)) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
+    files = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=folder))
+    with in_thread(files) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ import psutil
 import pytest
 
 from tests.patience import until
+from tests.serving import in_thread
 from tests.unit.agent.jobs.test_container import NAME, Machine
 from tpu_agent.jobs.container import CAUSES
 from tpu_agent.jobs.queue import Outcome
@@ -139,10 +140,8 @@ def registry(daemon: None) -> Iterator[tuple[str, Registry]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         yield f"127.0.0.1:{server.server_address[1]}", known
-        server.shutdown()
 
 
 @pytest.fixture
