@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pulumi
 import pytest
 from google.protobuf.struct_pb2 import Struct, Value
+from pulumi import dynamic
 from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.provider.experimental.provider import ConstructRequest
 from pulumi.runtime import mocks, settings
 from pulumi.runtime.config import set_all_config
+from pulumi.runtime.proto import provider_pb2 as messages
 
 from tpu_infra import advice, checks, plugin, program
 from tpu_infra.credentials import of_program
+from tpu_infra.rest import Api
 from tpu_infra.settings import StackSettings
 from tpu_infra.settings.base import SettingsError
 
@@ -43,6 +48,13 @@ def root(tmp_path: Path) -> Path:
     wheel = tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl"
     wheel.write_bytes(b"")
     return tmp_path
+
+
+@pytest.fixture
+def no_config() -> Iterator[None]:
+    """Leaves no configuration to other tests of this process."""
+    yield
+    set_all_config({})
 
 
 def problems(root: Path, kind: str = "TpuTraining", **changes: Any) -> list[str]:
@@ -132,12 +144,17 @@ def test_a_component_is_refused_with_every_problem_at_once(root: Path) -> None:
     assert {"labels", "zone", "training.job"} <= {*found}
 
 
-def test_a_spot_tpu_is_refused_unless_it_is_created_without_a_queue(root: Path) -> None:
-    tpu = {**ARGUMENTS["tpu"], "capacity": "spot"}
-    assert problems(root, tpu=tpu) == ["tpu.capacity"]
-    assert problems(root, tpu={**tpu, "queued": {}}) == ["tpu.queued"]
-    queued = {**tpu, "queued": {"enabled": False}}
-    plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": queued}, root)
+def test_no_secret_of_the_configuration_is_taken_for_what_must_be_deleted_without_it(
+    root: Path, no_config: None
+) -> None:
+    set_all_config({"gcp:accessToken": "a token", "gcp:credentials": "a key"})
+    spot = {**ARGUMENTS["tpu"], "capacity": "spot"}
+    secrets = ["gcp:accessToken", "gcp:credentials"]
+    assert problems(root, tpu=spot) == secrets
+    assert problems(root, "TpuQueue", jobs={"vertex": {}}) == secrets
+    plugin.checked("TpuTraining", "mnist", ARGUMENTS, root)
+    set_all_config({"gcp:impersonateServiceAccount": "me@p-123456.iam.gserviceaccount.com"})
+    plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": spot}, root)
 
 
 def test_a_machine_of_compute_engine_waits_for_capacity_without_a_queue_of_ours(root: Path) -> None:
@@ -148,13 +165,12 @@ def test_a_machine_of_compute_engine_waits_for_capacity_without_a_queue_of_ours(
     plugin.checked("TpuMachine", "mnist", {**own, "tpu": flexible}, root)
 
 
-def test_a_queue_takes_an_existing_account_for_jobs_and_refuses_what_it_can_not_declare(
+def test_a_queue_takes_an_existing_account_for_jobs_and_is_refused_without_jobs(
     root: Path,
 ) -> None:
     email = "jobs@hub-project.iam.gserviceaccount.com"
     given = {**ARGUMENTS, "jobs": {"serviceAccount": email}}
     assert plugin.checked("TpuQueue", "mnist", given, root).names.jobs_email == email
-    assert problems(root, "TpuQueue", jobs={"vertex": {}}) == ["jobs.vertex"]
     assert problems(root, "TpuQueue", jobs={"enabled": False}) == ["jobs.enabled"]
 
 
@@ -230,6 +246,9 @@ def construct(root: Path, monkeypatch: pytest.MonkeyPatch) -> Construct:
         inputs = plain(ARGUMENTS).value | {
             "network": PropertyValue(network, dependencies={NETWORK})
         }
+        if kind == "TpuQueue":
+            tpu = {**ARGUMENTS["tpu"], "capacity": "spot"}
+            inputs |= plain({"tpu": tpu, "jobs": {"vertex": {}}}).value
         if kind == "TpuBucket":
             inputs = plain(
                 {"project": "p-123456", "zone": "us-east5-a", "bucket": {"encryption": {}}}
@@ -277,6 +296,55 @@ def test_a_bucket_alone_is_private_and_encrypted_and_stays(construct: Construct)
 def test_a_component_asks_google_with_the_credentials_of_its_program(construct: Construct) -> None:
     construct(**{"gcp:accessToken": "a token"})
     assert of_program().token == "a token"
+
+
+def test_what_a_component_declares_for_itself_is_of_its_package_and_has_no_pickle(
+    construct: Construct,
+) -> None:
+    account = {"gcp:impersonateServiceAccount": "me@p-123456.iam.gserviceaccount.com"}
+    told = construct(kind="TpuQueue", **account, **{"gcp:zone": "a"})
+    own = {each.type: each for each in told.values() if each.type.startswith("tpu-stack:")}
+    assert plugin.PROVIDERS.keys() <= own.keys()
+    for each in (own[kind] for kind in plugin.PROVIDERS):
+        assert "__provider" not in each.object
+        assert dict(each.object["credentials"]) == account
+        assert each.version == plugin.VERSION
+
+
+class Context:
+    """Ends a call of the engine's, as gRPC does."""
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        raise AbortedError(text)
+
+
+class AbortedError(Exception):
+    """What the engine is told of a failure."""
+
+
+def test_the_engine_is_told_what_google_refuses_and_asks_with_the_account_of_today(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Refused(dynamic.ResourceProvider):
+        def delete(self, _id: str, _props: dict[str, Any]) -> None:
+            asked.append((_id, _props["name"], dict(Api.configured)))
+            raise RuntimeError("Google does not delete it")
+
+    kind = "tpu-stack:tpu:QueuedNode"
+    monkeypatch.setitem(plugin.PROVIDERS, kind, Refused)
+    monkeypatch.setattr(Api, "configured", {})
+    request = messages.DeleteRequest(id="1", urn=f"urn:pulumi:s::p::a:b:c${kind}::its::name")
+    request.properties.update({"name": "tpu", "credentials": {"gcp:billingProject": "old"}})
+    request.old_inputs.update({"credentials": {"gcp:billingProject": "new"}})
+    servicer = plugin._Servicer([], plugin.VERSION, plugin.Plugin(root), engine_address="")
+    with (
+        closing(asyncio.new_event_loop()) as loop,
+        pytest.raises(AbortedError, match="Google does not delete it"),
+    ):
+        loop.run_until_complete(servicer.Delete(request, Context()))
+    assert asked == [("1", "tpu", {"gcp:billingProject": "new"})]
 
 
 def test_a_component_replaces_a_tpu_that_google_has_taken(
