@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -247,7 +248,7 @@ def _unfit(kind: str, settings: StackSettings) -> Iterator[Problem]:
         for setting in sorted(CONFIG.get().keys() & _SECRET.keys()):
             yield Problem(
                 setting,
-                "(secret)",
+                "[secret]",
                 f"doesn't reach the plugin when it deletes {whose} of a component",
                 f"Set {_SECRET[setting]} in the environment instead",
             )
@@ -439,6 +440,11 @@ def _make_own(request: RegisterResourceRequest, given: Json) -> None:
     request.object.update({_CREDENTIALS: given})
 
 
+# Not the loop's own threads: on each of those the SDK waits for a resource that a component
+# declares, and the engine asks this process to make some of them.
+_THREADS: Final = ThreadPoolExecutor(max_workers=256)
+
+
 class _Servicer(server.ProviderServicer):
     """Answers what the engine asks of components, as the SDK does, and of their resources."""
 
@@ -482,9 +488,10 @@ class _Servicer(server.ProviderServicer):
         return messages.UpdateResponse(properties=await _sent(found.outs))
 
     async def Delete(self, request: Any, context: Any) -> Any:
-        # Its inputs have the credentials of today; what it returned, those that created it.
+        # Its inputs have the credentials of today; what it returned, those that created it. Older
+        # engines don't send the inputs (ConfigureRequest.sends_old_inputs_to_delete).
         now, props = _plain(request.old_inputs), _plain(request.properties)
-        await _ask(request.urn, context, now, "delete", request.id, props)
+        await _ask(request.urn, context, now or props, "delete", request.id, props)
         return server.empty_pb2.Empty()  # type: ignore[attr-defined]
 
 
@@ -499,10 +506,14 @@ async def _sent(properties: Json) -> Any:
 
 async def _ask(urn: str, context: Any, inputs: Json, what: str, *arguments: Any) -> Any:
     """Have a resource's provider do something, in a thread, since most of it is waiting."""
-    Api.configured = inputs.get(_CREDENTIALS) or {}
     provider = PROVIDERS[urn.split("::")[2].rpartition("$")[2]]()
+
+    def asked() -> Any:
+        Api.configured_here.set(inputs.get(_CREDENTIALS) or {})
+        return getattr(provider, what)(*arguments)
+
     try:
-        return await asyncio.to_thread(getattr(provider, what), *arguments)
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, asked)
     except (RuntimeError, OSError) as error:
         # The message alone; of any other error, people need the traceback.
         await context.abort(grpc.StatusCode.UNKNOWN, str(error))

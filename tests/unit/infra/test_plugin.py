@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,9 @@ from pulumi.runtime import mocks, settings
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.proto import provider_pb2 as messages
 
-from tpu_infra import advice, checks, plugin, program
+from tests.patience import PATIENCE
+from tpu_infra import advice, checks, plugin, program, rest
 from tpu_infra.credentials import of_program
-from tpu_infra.rest import Api
 from tpu_infra.settings import StackSettings
 from tpu_infra.settings.base import SettingsError
 
@@ -35,6 +37,7 @@ ARGUMENTS: dict[str, Any] = {
     "tpu": {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pjrt"},
     "training": {"runOn": "tpu"},
 }
+PROJECT = "gcp:billingProject"
 BUCKET = {"bucketName", "bucketUrl", "bucketKey", "project", "region"}
 SCHEMA = plugin.schema()
 TYPES: dict[str, Any] = SCHEMA["types"]
@@ -322,29 +325,82 @@ class AbortedError(Exception):
     """What the engine is told of a failure."""
 
 
-def test_the_engine_is_told_what_google_refuses_and_asks_with_the_account_of_today(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Delete = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def delete(root: Path, monkeypatch: pytest.MonkeyPatch) -> Delete:
+    """Has the plugin delete a resource; `deleted` stands for what its provider does.
+
+    `deleted` gets the name, and the configuration with which Google would be asked.
+    """
+    monkeypatch.setattr(rest, "_client", lambda configured: configured)
+    servicer = plugin._Servicer([], plugin.VERSION, plugin.Plugin(root), engine_address="")
+
+    def of(name: str, deleted: Callable[..., None], created: str, now: str = "") -> Awaitable[Any]:
+        class Deletes(dynamic.ResourceProvider):
+            def delete(self, _id: str, _props: dict[str, Any]) -> None:
+                deleted(_props["name"], lambda: dict(rest.Api("", "")._client))  # type: ignore
+
+        kind = "tpu-stack:tpu:QueuedNode"
+        monkeypatch.setitem(plugin.PROVIDERS, kind, Deletes)
+        request = messages.DeleteRequest(id="1", urn=f"urn:pulumi:s::p::a:b:c${kind}::its::name")
+        request.properties.update({"name": name, "credentials": {PROJECT: created}})
+        if now:
+            request.old_inputs.update({"credentials": {PROJECT: now}})
+        return servicer.Delete(request, Context())
+
+    return of
+
+
+def run(awaitable: Awaitable[Any]) -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(awaitable)
+
+
+def test_the_engine_is_told_what_google_refuses(delete: Delete) -> None:
+    def refused(name: str, configured: Callable[[], Any]) -> None:
+        raise RuntimeError(f"Google does not delete {name}")
+
+    with pytest.raises(AbortedError, match="Google does not delete tpu"):
+        run(delete("tpu", refused, "any"))
+
+
+def test_each_resource_is_deleted_with_its_own_account_of_today(delete: Delete) -> None:
+    together, asked = threading.Barrier(3), {}
+
+    def deleted(name: str, configured: Callable[[], Any]) -> None:
+        together.wait(PATIENCE)
+        asked[name] = configured()
+
+    async def three() -> None:
+        await asyncio.gather(
+            delete("one", deleted, "old", now="new"),
+            delete("other", deleted, "old", now="another"),
+            delete("of an older engine", deleted, "old"),
+        )
+
+    run(three())
+    wanted = {"one": "new", "other": "another", "of an older engine": "old"}
+    assert asked == {name: {PROJECT: project} for name, project in wanted.items()}
+
+
+class Busy(ThreadPoolExecutor):
+    """Threads that all wait for a resource, as the SDK's do for each that a component declares."""
+
+    def submit(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a wait for ever")
+
+
+def test_a_resource_is_made_while_the_sdk_waits_on_all_threads_of_the_loop(delete: Delete) -> None:
     asked = []
 
-    class Refused(dynamic.ResourceProvider):
-        def delete(self, _id: str, _props: dict[str, Any]) -> None:
-            asked.append((_id, _props["name"], dict(Api.configured)))
-            raise RuntimeError("Google does not delete it")
+    async def busy() -> None:
+        asyncio.get_running_loop().set_default_executor(Busy())
+        await delete("tpu", lambda name, _: asked.append(name), "any")
 
-    kind = "tpu-stack:tpu:QueuedNode"
-    monkeypatch.setitem(plugin.PROVIDERS, kind, Refused)
-    monkeypatch.setattr(Api, "configured", {})
-    request = messages.DeleteRequest(id="1", urn=f"urn:pulumi:s::p::a:b:c${kind}::its::name")
-    request.properties.update({"name": "tpu", "credentials": {"gcp:billingProject": "old"}})
-    request.old_inputs.update({"credentials": {"gcp:billingProject": "new"}})
-    servicer = plugin._Servicer([], plugin.VERSION, plugin.Plugin(root), engine_address="")
-    with (
-        closing(asyncio.new_event_loop()) as loop,
-        pytest.raises(AbortedError, match="Google does not delete it"),
-    ):
-        loop.run_until_complete(servicer.Delete(request, Context()))
-    assert asked == [("1", "tpu", {"gcp:billingProject": "new"})]
+    run(busy())
+    assert asked == ["tpu"]
 
 
 def test_a_component_replaces_a_tpu_that_google_has_taken(
