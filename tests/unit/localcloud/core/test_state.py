@@ -13,6 +13,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.body import schema_problems
 from localcloud.core.clock import VirtualClock
 from localcloud.core.discovery import document
+from localcloud.core.errors import ApiError
 from localcloud.core.store import Store
 from localcloud.testing import Client
 
@@ -37,7 +38,8 @@ def test_records_are_copies_and_survive_a_restart(tmp_path: Path) -> None:
 def test_what_was_put_is_there_after_a_kill_up_to_the_last_record(tmp_path: Path) -> None:
     program = """
     import itertools, pathlib, sys
-    from localcloud.core.store import Store
+    from localcloud.core.errors import ApiError
+from localcloud.core.store import Store
     store = Store(pathlib.Path(sys.argv[1]))
     for number in itertools.count():
         store.put("kind", f"{number:06}", {"n": number})
@@ -65,8 +67,9 @@ def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path) -> None:
     store.put("kind", "a", {"n": 1})
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(ApiError, match="the local cloud's disk is full") as refused:
         store.put("kind", "b", {"text": "x" * 100_000})
+    assert (refused.value.code, refused.value.reason) == (507, "insufficientStorage")
     store._db.execute("PRAGMA query_only=ON")
     with pytest.raises(sqlite3.OperationalError):
         store.put("kind", "a", {"n": 2})
