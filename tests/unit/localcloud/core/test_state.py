@@ -38,8 +38,7 @@ def test_records_are_copies_and_survive_a_restart(tmp_path: Path) -> None:
 def test_what_was_put_is_there_after_a_kill_up_to_the_last_record(tmp_path: Path) -> None:
     program = """
     import itertools, pathlib, sys
-    from localcloud.core.errors import ApiError
-from localcloud.core.store import Store
+    from localcloud.core.store import Store
     store = Store(pathlib.Path(sys.argv[1]))
     for number in itertools.count():
         store.put("kind", f"{number:06}", {"n": number})
