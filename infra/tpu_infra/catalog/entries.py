@@ -14,14 +14,14 @@ from typing import Any
 import yaml
 
 # The C loaders are some ten times as fast; wheels of PyYAML for a few platforms come without them.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TEXTS = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 @cache
 def read_table(path: Path) -> Any:
     """Return the document in a file. Callers must not change it."""
-    return yaml.load(path.read_text("utf-8"), Loader=LOADER)
+    return yaml.load(path.read_text("utf-8"), Loader=_LOADER)
 
 
 @cache
