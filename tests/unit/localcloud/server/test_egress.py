@@ -91,14 +91,17 @@ def test_the_users_own_proxy_is_used_for_other_hosts(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     unused = Response(500)
-    listener = Listener(0, tls=authority.context(), apis=lambda _: unused, direct=lambda _: unused)
-    listener.start()
-    session = requests.Session()
-    session.trust_env = False
-    session.proxies = {"http": f"http://127.0.0.1:{listener.port}"}
     with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Proxy)) as server:
+        # The listener reads it once, when it is made.
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+        listener = Listener(
+            0, tls=authority.context(), apis=lambda _: unused, direct=lambda _: unused
+        )
+        listener.start()
+        session = requests.Session()
+        session.trust_env = False
+        session.proxies = {"http": f"http://127.0.0.1:{listener.port}"}
         answer = session.get("http://packages.example/index", timeout=20)
+        listener.stop()
     assert answer.status_code == 200
     assert asked == ["http://packages.example/index"]
-    listener.stop()
