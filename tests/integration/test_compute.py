@@ -244,23 +244,24 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
     engine.destroy(ignore)
 
 
-# Host 1 fails once, when host 0 has begun; host 0 is done when host 1 has begun again.
+# Host 1 fails once, when all have begun; host 0 is done when all have begun again.
 TRAINS = """
 import os, pathlib, sys, time
 number = os.environ.get("JAX_PROCESS_ID", "alone")
-files = [pathlib.Path({folder!r}, f"starts-{{each}}") for each in (number, "0", "1")]
-told = [os.environ.get(f"JAX_{{name}}") for name in ("NUM_PROCESSES", "COORDINATOR_ADDRESS")]
-with files[0].open("a") as file:
-    print(*told, *sys.argv[1:], file=file)
+hosts = os.environ.get("JAX_NUM_PROCESSES", "0")
+files = [pathlib.Path({folder!r}, f"starts-{{each}}") for each in range(int(hosts))]
+own = pathlib.Path({folder!r}, f"starts-{{number}}")
+with own.open("a") as file:
+    print(hosts, os.environ.get("JAX_COORDINATOR_ADDRESS"), *sys.argv[1:], file=file)
 count = lambda file: len(file.read_text().splitlines()) if file.exists() else 0
-while number != "0" or count(files[2]) < 2:
-    if number == "1" and count(files[0]) == 1 and count(files[1]):
+while number != "0" or min(map(count, files)) < 2:
+    if number == "1" and count(own) == 1 and all(map(count, files)):
         sys.exit(1)
     time.sleep(0.1)
 """
 
 
-def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails(
+def test_a_slice_of_four_machines_trains_on_all_of_them_and_restarts_all_if_one_fails(
     deploy: Callable[..., Stack], google: requests.Session, tmp_path: Path
 ) -> None:
     (tmp_path / "wheel").mkdir()
@@ -274,14 +275,14 @@ def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails
     )
     engine.up(ignore)
     outputs = engine.outputs()
-    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
+    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"], hosts=4)
     bucket = outputs["bucket_url"].removeprefix("gs://")
     url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/jobs%2Ftrain%2Ffinished"
     until(lambda: google.get(url).ok, "the training has finished")
-    for number in (0, 1):
+    for number in range(4):
         starts = (tmp_path / f"starts-{number}").read_text().splitlines()
         assert len(starts) == 2
-        assert all(start.startswith(f"2 {name}-001:8476 train-and-evaluate") for start in starts)
+        assert all(start.startswith(f"4 {name}-001:8476 train-and-evaluate") for start in starts)
         assert all("--tpu=local" in start and "--backend=jax" in start for start in starts)
     delete_slice(google, parts)
     engine.refresh(ignore)
@@ -398,8 +399,8 @@ def test_a_preempted_spot_slice_is_recreated_whole_and_trains_on_from_its_checkp
     engine.destroy(ignore)
 
 
-def make_slice(google: requests.Session, name: str) -> list[str]:
-    """Turn a stack's one machine into a slice of two; return what it is made of.
+def make_slice(google: requests.Session, name: str, hosts: int = 2) -> list[str]:
+    """Turn a stack's one machine into a slice of several; return what it is made of.
 
     The machines are those of a stack, but no provider makes the group: 6.39 can't.
     """
@@ -420,22 +421,22 @@ def make_slice(google: requests.Session, name: str) -> list[str]:
         "scheduling": {"onHostMaintenance": "TERMINATE", **spot},
         **{key: alone[key] for key in ("metadata", "serviceAccounts", "tags")},
     }
-    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": f"2x2x{hosts}"}
     for url, body in (
         (TEMPLATES, {"name": "t", "properties": properties}),
         (f"{REGION}/resourcePolicies", {"name": "p", "workloadPolicy": policy}),
-        (GROUPS, group_of(name)),
+        (GROUPS, group_of(name, hosts)),
     ):
         google.post(url, json=body).raise_for_status()
     return [f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"]
 
 
-def group_of(name: str) -> dict[str, Any]:
+def group_of(name: str, hosts: int = 2) -> dict[str, Any]:
     return {
         "name": name,
         "baseInstanceName": f"{name}-###",
         "instanceTemplate": "global/instanceTemplates/t",
-        "targetSize": 2,
+        "targetSize": hosts,
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
