@@ -294,14 +294,16 @@ TRAINER = """
 import os, runpy, sys
 sys.path.remove(os.environ.pop("PYTHONPATH"))
 del sys.modules["tpu_training"]
-for name in ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"):
-    os.environ[name] = "127.0.0.1:{port}"
+if "JAX_COORDINATOR_ADDRESS" in os.environ:
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"):
+        os.environ[name] = "127.0.0.1:{port}"
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.argv += ["--" + name + "={program}" for name in ("data", "model", "callback")]
 runpy.run_module("tpu_training", run_name="__main__", alter_sys=True)
 """
 # The least that can be trained, at a pace at which a machine can be lost in between.
 PROGRAM = """
+import pathlib
 import time
 import tensorflow as tf
 import tpu_training
@@ -321,6 +323,7 @@ class Line(tf.Module):
 
 class Rests(tpu_training.Callback):
     def before_loop(self, step, report):
+        pathlib.Path(__file__).with_suffix(".step").write_text(str(step))
         time.sleep(0.3)
 
 create_model = lambda params, spec, seed: Line()
@@ -354,14 +357,7 @@ def test_a_preempted_spot_slice_is_recreated_whole_and_trains_on_from_its_checkp
     engine.up(ignore)
     outputs = engine.outputs()
     name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
-    objects = f"https://storage.googleapis.com/storage/v1/b/{outputs['bucket_name']}/o"
-
-    def read(pattern: str) -> list[File]:
-        time.sleep(0.5)  # This process is also the cloud.
-        names = [each["name"] for each in google.get(objects).json().get("items", ())]
-        found = [each for each in names if re.search(pattern, each)]
-        urls = (f"{objects}/{quote(each, safe='')}?alt=media" for each in found)
-        return [File(*each) for each in zip(found, (google.get(u).text for u in urls), strict=True)]
+    read = functools.partial(read_objects, google, outputs["bucket_name"])
 
     def machines() -> set[str]:
         return {each["id"] for each in google.get(INSTANCES).json().get("items", ())}
@@ -397,6 +393,57 @@ def test_a_preempted_spot_slice_is_recreated_whole_and_trains_on_from_its_checkp
     delete_slice(google, parts)
     engine.refresh(ignore)
     engine.destroy(ignore)
+
+
+def test_flex_start_saves_a_checkpoint_before_google_deletes_the_machine(
+    deploy: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    google: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    (tmp_path / "wheel").mkdir()
+    wheel = make_trainer(tmp_path / "wheel", TRAINER.format(port=0, program=program))
+    # So that the only checkpoint is the one of the end.
+    params = ("steps=9000", "global_batch_size=8", "steps_per_loop=2", "checkpoint_interval=9000")
+    args = [f"--{each}" for each in (*params, "snapshot_interval=0")]
+    flex = {"capacity": "flex-start", "queued": {"runHours": 0.5}}
+    engine = deploy(
+        architecture="compute",
+        zone=ZONE,
+        vm={},
+        tpu={"acceleratorType": "ct5p-hightpu-4t", **flex},
+        training={"runOn": "tpu", "backend": "jax", "wheel": str(wheel), "args": args},
+    )
+    engine.up(ignore)
+    read = functools.partial(read_objects, google, engine.outputs()["bucket_name"])
+    step = program.with_suffix(".step")
+    until(lambda: step.exists() and int(step.read_text() or 0) >= 4, "it trains")
+    assert not read(r"/ckpt-\d+\.index$")
+    monkeypatch.setitem(_GRACE["none"], "stop", 30.0)
+    # Not by an hour, when the machine's tokens would end, too.
+    cloud.run("forward", "1800")
+    until(lambda: not google.get(INSTANCES).json().get("items"), "its time is up")
+    (checkpoint,) = read(r"/ckpt-\d+\.index$")
+    (entry,) = (ledger := ledgers.read(read(r"/ledger/.+json$"))).entries
+    assert checkpoint.name.endswith(f"/ckpt-{entry.last_step}.index")
+    assert entry.last_step >= int(step.read_text())
+    assert account(ledger).lost_steps == 0
+    # A refresh would find it gone; nothing of the stack waits for it.
+    engine.refresh(ignore)
+    engine.destroy(ignore)
+
+
+def read_objects(google: requests.Session, bucket: str, pattern: str) -> list[File]:
+    """Return the objects whose names have the pattern."""
+    time.sleep(0.5)  # This process is also the cloud.
+    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+    names = [each["name"] for each in google.get(url).json().get("items", ())]
+    found = [each for each in names if re.search(pattern, each)]
+    texts = (google.get(f"{url}/{quote(each, safe='')}?alt=media").text for each in found)
+    return [File(*each) for each in zip(found, texts, strict=True)]
 
 
 def make_slice(google: requests.Session, name: str, hosts: int = 2) -> list[str]:
