@@ -17,9 +17,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-import tpu_training
 from tests.unit.training import recorded_transformers as recorded
-from tests.unit.training.test_own_step import on
 from tpu_training.checkpoints.initial_weights import load_initial_weights
 from tpu_training.data.tokenizer import tokenizer_of
 from tpu_training.errors import InputError
@@ -121,41 +119,6 @@ def test_the_tokenizer_of_a_public_bert_gives_the_ids_that_transformers_gives(na
     tokenizer = tokenizer_of(name, (PACKAGE / name).read_bytes())  # type: ignore[operator]
     for sentence in RECORD["sentences"]:
         assert tokenizer.whole(sentence["text"]) == sentence["ids"]
-
-
-# No word of the second pair is in a text of the first, which is to train with.
-WORDS = (
-    ("good great lovely pleasant delightful", "bad awful boring unpleasant dreadful"),
-    ("superb excellent wonderful brilliant", "terrible horrible lousy miserable"),
-)
-THINGS = ("film", "meal", "hotel", "book")
-
-
-def reviews(words: tuple[str, str]) -> tuple[list[str], Array]:
-    texts = [
-        (f"The {thing} was {word}.", label)
-        for label, each in enumerate(words)
-        for word in each.split()
-        for thing in THINGS
-    ]
-    return [text for text, _ in texts], np.array([label for _, label in texts])
-
-
-@NEEDS_PACKAGE
-def test_a_public_bert_learns_from_forty_texts_what_random_weights_do_not(
-    one_device: Cluster, tmp_path: Path
-) -> None:
-    train, test = map(reviews, WORDS)
-    path, vocabulary = str(tmp_path / "data"), f"{PACKAGE}/vocab.txt"
-    tpu_training.write_data(path, train=train, test=test, text_length=8, vocabulary=vocabulary)
-    given = {"model": "bert", "data": path, "epochs": 8, "dropout": 0.0, "learning_rate": 1e-4}
-    accuracy = {
-        name: on(one_device, model_dir=str(tmp_path / name), **given, **MINILM, **more).metrics[
-            "accuracy"
-        ]
-        for name, more in {"real": REAL, "random": {}}.items()
-    }
-    assert accuracy["real"] > max(0.85, accuracy["random"] + 0.2), accuracy
 
 
 # A BERT of KerasHub has the approximate GELU, whatever the configuration asks for.
