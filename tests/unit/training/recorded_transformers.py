@@ -71,7 +71,7 @@ def given_to(family: str) -> npt.NDArray[Any]:
 
 
 def _answer(model: Any, given: npt.NDArray[Any]) -> Any:
-    import torch
+    import torch  # type: ignore[import-not-found]
 
     is_image = given.ndim > 2
     tensor = torch.tensor(given.transpose(0, 3, 1, 2) if is_image else given.astype(np.int64))
@@ -81,7 +81,7 @@ def _answer(model: Any, given: npt.NDArray[Any]) -> Any:
 
 
 def _small(family: str) -> dict[str, Any]:
-    import transformers
+    import transformers  # type: ignore[import-not-found]
     from safetensors.numpy import load_file, save_file
 
     head, sizes = MODELS[family]
@@ -98,7 +98,7 @@ def _small(family: str) -> dict[str, Any]:
 
 
 def _sentences() -> list[dict[str, Any]]:
-    import transformers
+    import transformers  # type: ignore[import-not-found]
 
     folder = package_folder()
     model = transformers.AutoModel.from_pretrained(folder)

@@ -165,13 +165,6 @@ TOKENIZERS: dict[str, tuple[Any, int, int, int]] = {
     "bert": (lambda to: bpe(to, ["[PAD]", "[CLS]", "[SEP]"], post=True), 1, 2, 0),
     "t5": (lambda to: pieces(to, pad_id=0, eos_id=1, unk_id=2, bos_id=-1), 1, 1, 0),
     "llama": (lambda to: pieces(to), 1, 2, -1),
-    # As KerasHub's presets have it.
-    "gemma": (
-        lambda to: str(
-            Path(pieces(to, pad_id=0, eos_id=1, bos_id=2, unk_id=3)).rename(to / "v.spm")
-        ),
-        *(2, 1, 0),
-    ),
 }
 
 

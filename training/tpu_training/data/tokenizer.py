@@ -179,7 +179,6 @@ def _read_pieces(library: Any, content: bytes) -> _Read:
 _READERS: Mapping[str, tuple[Callable[[Any, bytes], _Read], str]] = {
     ".json": (_read_json, "tokenizers"),
     ".model": (_read_pieces, "sentencepiece"),
-    ".spm": (_read_pieces, "sentencepiece"),  # As KerasHub's presets call it.
 }
 
 
