@@ -98,7 +98,7 @@ def _small(family: str) -> dict[str, Any]:
 
 
 def _sentences() -> list[dict[str, Any]]:
-    import transformers  # type: ignore[import-not-found]
+    import transformers
 
     folder = package_folder()
     model = transformers.AutoModel.from_pretrained(folder)
