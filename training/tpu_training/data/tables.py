@@ -88,11 +88,8 @@ def load_hub(given: str, options: Options) -> Source:
     if not all((owner, repository, *folders)):
         raise InputError(f"{given}: expected {HUB}OWNER/NAME[/FOLDER][@REVISION]")
     whole = f"{owner}/{repository}"
-    where = {
-        "repo_id": whole,
-        "repo_type": "dataset",
-        **({"revision": revision} if revision else {}),
-    }
+    where = {"repo_id": whole, "repo_type": "dataset"}
+    where |= {"revision": revision} if revision else {}
     try:
         files = [Path(file) for file in library.list_repo_files(**where)]
         every = [file for file in files if file.suffix in _TABLES]
