@@ -57,10 +57,9 @@ oldest: setup  ## Test training/ with the oldest TensorFlow it runs with (ONLY="
 	  --editable training
 	@.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup $(or $(ONLY),tests/unit/training)
 
-newest: setup  ## Test training/ with the newest TensorFlow and KerasHub (ONLY="file file" for some)
-	@test -d .venv-newest || .venv/bin/uv venv --quiet --python '>=3.11,<3.13' .venv-newest
-	@# Without dependencies: KerasHub's tensorflow-text asks for the whole TensorFlow.
-	@.venv/bin/uv pip install --quiet --python .venv-newest --require-hashes --no-deps \
+newest: setup  ## Test training/ with the newest TensorFlow (ONLY="file file" for some)
+	@test -d .venv-newest || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-newest
+	@.venv/bin/uv pip install --quiet --python .venv-newest --require-hashes \
 	  -r requirements-newest.txt
 	@.venv/bin/uv pip install --quiet --python .venv-newest --no-deps --no-build-isolation \
 	  --editable training
@@ -167,9 +166,7 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@$(LOCK) --universal pyproject.toml --group pyproject.toml:setup \
 	  --constraint requirements.txt --output-file requirements-deploy.txt
 	@$(LOCK) requirements-oldest.in --output-file requirements-oldest.txt
-	@# KerasHub for Python 3.10 is an old one.
-	@$(subst 3.10,3.11,$(LOCK)) --no-emit-package tensorflow requirements-newest.in \
-	  --output-file requirements-newest.txt
+	@$(LOCK) requirements-newest.in --output-file requirements-newest.txt
 	@$(LOCK) --universal requirements-next.in --output-file requirements-next.txt
 	@# A new project's: as for deploying, but the newest provider. With TPU Nodes, the entries of 8.
 	@sed -n '/^[ #]/d; /^pulumi-gcp=/d; s/ \\$$//p' requirements-deploy.txt > .new-project.txt

@@ -134,7 +134,7 @@ def test_the_tokenizer_of_a_public_bert_gives_the_ids_that_transformers_gives(na
 def test_kerashub_reads_a_folder_of_hugging_face_and_answers_as_transformers_does(
     tmp_path: Path, family: str, options: dict[str, float], tolerance: float
 ) -> None:
-    hub = pytest.importorskip("keras_hub", reason="`make newest` has KerasHub")
+    hub = pytest.importorskip("keras_hub", reason="see test_fine_tuning.py")
     written(tmp_path, family)
     model = getattr(hub.models, f"{family}Backbone").from_preset(str(tmp_path), **options)
     given: Any = recorded.given_to(family)
