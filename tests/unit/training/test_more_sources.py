@@ -313,7 +313,7 @@ class FakeHub:
         return [str(file.relative_to(self.folder)) for file in files]
 
     def snapshot_download(self, allow_patterns: list[str], **where: str) -> str:
-        from huggingface_hub.utils import filter_repo_objects
+        from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
         self.asked.append((allow_patterns, where))
         names = self.list_repo_files(**where)
