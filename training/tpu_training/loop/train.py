@@ -116,11 +116,13 @@ def train(
             seconds, ends, saves = _agreed(cluster, shutdown, seconds, step < steps, due)
             pace.add(count, seconds)
             report = _report(state, figures, (step, steps, count), seconds, flops)
-            for callback in (*callbacks, *observers):
-                callback.before_loop(step, report)
-            # With what they have changed, such as the rate.
-            if saves:
-                report = replace(report, checkpoint_seconds=_save(checkpoints, schedule, step))
+            try:
+                for callback in (*callbacks, *observers):
+                    callback.before_loop(step, report)
+            finally:
+                # With the rate that they have set, and also where one of them fails.
+                if saves:
+                    report = replace(report, checkpoint_seconds=_save(checkpoints, schedule, step))
             if step < steps and not (ends or evaluates or exhausted(step)):
                 count = _length(params, pace, step, steps, observers)
                 if not data.growth or data.growth.has((step + count) * batch):
