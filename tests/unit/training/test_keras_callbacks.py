@@ -167,6 +167,23 @@ def test_an_epoch_after_a_stop_begins_with_its_own_rate(
     assert rates == pytest.approx([0.1 / 2 ** (1 + step // 2) for step in range(8)])
 
 
+def test_a_rate_of_an_epoch_that_another_host_lacks_is_refused_before_a_step(
+    fit: Callable[..., tpu_training.Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watch(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            ended.append(step)
+
+    ended: list[int] = []
+    spread = "tpu_training.cluster.cluster.Cluster.spread"
+    # Of what hosts compare, only a factor lies in between.
+    monkeypatch.setattr(spread, lambda _, mine: (mine, 1.0 if 0 < mine < 1 else mine))
+    halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2 if epoch else rate)
+    with pytest.raises(InputError, match=r"scale_rate\(1\) on one host, 0.5 on another"):
+        fit(Watch(), halved)
+    assert ended == [1, 2]
+
+
 def test_rates_by_epoch_are_refused_where_a_schedule_changes_them_too(
     fit: Callable[..., tpu_training.Result],
 ) -> None:

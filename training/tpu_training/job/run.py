@@ -356,7 +356,7 @@ class Trainer:
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
         old = bool(patience and record.best and step - record.best["step"] >= patience)
-        least, most = self._cluster.spread(record.rate_factor)
+        least, most = self._cluster.spread(self._control.factor)
         if most != least:
             raise errors.InputError(
                 f"callbacks: scale_rate({most:g}) on one host, {least:g} on another; scale the "
