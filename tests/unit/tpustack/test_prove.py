@@ -37,14 +37,16 @@ from tpustack import console
 from tpustack.cloud import google
 from tpustack.cloud.google import Google, NotFound
 from tpustack.commands import prove
-from tpustack.commands.prove import CLAIMS, NAME, RESERVE_SECONDS, Plan, Proof
+from tpustack.proof import claims, things
+from tpustack.proof.claims import CLAIMS
+from tpustack.proof.things import NAME, RESERVE_SECONDS, Plan, Proof
 from tpustack.errors import TpustackError
 
 from .conftest import REPOSITORY, Run
 
 ZONE = "us-central1-a"
 COMPUTE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
-DEFAULT = prove.default_network(DEFAULT_PROJECT)
+DEFAULT = things.default_network(DEFAULT_PROJECT)
 APIS = (
     *("tpu.googleapis.com", "compute.googleapis.com", "logging.googleapis.com"),
     *("cloudresourcemanager.googleapis.com", "serviceusage.googleapis.com"),
@@ -137,7 +139,7 @@ def asked(cloud: LocalCloud, change: Callable[[Send], Send] = lambda send: send)
     hours, calls = Hours(), Google(change(session(cloud)))
     plan = prove.plan_of(calls, DEFAULT_PROJECT, ZONE, DEFAULT, 1.0)
     proof = Proof(calls, plan, lambda: hours.now, hours.sleep)
-    proof.entries = proof.run(lambda entry: None)  # type: ignore[attr-defined]
+    proof.entries = claims.run(proof, lambda entry: None)  # type: ignore[attr-defined]
     return proof
 
 
@@ -297,7 +299,7 @@ def test_what_a_runtime_without_grpc_does_not_serve_is_not_asked() -> None:
     cloud = Cloud(1, 0, "signal")
     send = partial(_patient, cloud)
     proof = Proof(Google(send), replace(PLAN, runtime=silent), lambda: cloud.now, cloud.sleep)
-    found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
+    found = {entry["claim"]: entry for entry in claims.run(proof, lambda entry: None)}
     for name in ("gRPC", "reach"):
         assert found[name]["why"] == "v2-alpha-tpuv6e serves no gRPC"
     assert found["account rule"]["answer"] is True
@@ -422,12 +424,12 @@ def test_the_command_shows_the_cost_and_writes_the_proof_and_a_text_for_an_issue
 
 def test_the_machine_next_to_a_tpu_costs_no_more_than_a_proof_says() -> None:
     catalog = Catalog()
-    kind = catalog.machine_types[prove.MACHINE]
+    kind = catalog.machine_types[things.MACHINE]
     regions = {
         zone.rpartition("-")[0] for tpu in catalog.accelerators.values() for zone in tpu.zones
     }
     prices = [catalog.prices.machine(kind, region, spot=False) for region in regions]
-    assert max(price.amount for price in prices if price) + Decimal("0.01") < prove.MACHINE_HOUR
+    assert max(price.amount for price in prices if price) + Decimal("0.01") < things.MACHINE_HOUR
 
 
 def test_without_a_yes_nothing_is_created(
@@ -476,7 +478,7 @@ def test_the_tpu_of_a_proof_whose_time_is_not_over_stays_and_the_second_proof_is
 
 def test_the_tpu_is_labelled_with_the_end_of_its_proof(cloud: LocalCloud) -> None:
     node = asked(cloud)._node
-    assert node["labels"] == {NAME: str(1000 + int(prove.LIMIT_SECONDS))}
+    assert node["labels"] == {NAME: str(1000 + int(things.LIMIT_SECONDS))}
 
 
 def gone_for(cloud: Cloud, calls: float, path: str) -> Send:
@@ -509,7 +511,7 @@ def test_what_an_earlier_proof_left_and_google_can_not_delete_ends_the_proof() -
     send = gone_for(cloud, math.inf, f"{NAME}-old")
     proof = Proof(Google(send), PLAN, lambda: cloud.now, cloud.sleep)
     with pytest.raises(TpustackError, match=f"delete {NAME}-old --project p --zone us-west4-a"):
-        proof.run(lambda entry: None)
+        claims.run(proof, lambda entry: None)
     assert cloud.nodes.keys() == {f"{NAME}-old"}
 
 
@@ -593,7 +595,7 @@ def test_wrong_options_are_refused_before_google_is_asked(
 
 
 def test_a_stack_has_its_existing_network_or_the_default_one_with_an_address(project: Path) -> None:
-    network = prove.default_network("our-project-dev")
+    network = things.default_network("our-project-dev")
     assert prove._place("dev", None, None) == ("our-project-dev", "us-central1-a", network)
     path = project / "stacks" / "Pulumi.dev.yaml"
     path.write_text(path.read_text() + "\n  tpu-stack:network: {create: false, name: ours}\n")
@@ -679,8 +681,8 @@ class Cloud:
     def _advance(self, to: float) -> None:
         to = max(to, self.now)
         billed = sum(node["state"] != "STOPPED" for node in self.nodes.values())
-        hour = billed * (PRICE.amount - prove.MACHINE_HOUR)
-        hour += len(self.kinds["instances"]) * prove.MACHINE_HOUR
+        hour = billed * (PRICE.amount - things.MACHINE_HOUR)
+        hour += len(self.kinds["instances"]) * things.MACHINE_HOUR
         self.paid += hour * Decimal(to - self.now) / 3600
         self.now = to
 
@@ -775,7 +777,7 @@ PRICE = entries.Price(Decimal("1.20"), entries.Source("a test", date(2026, 11, 2
 PLAN = Plan(
     "p",
     ZONE,
-    prove.default_network("p"),
+    things.default_network("p"),
     V5E,
     Catalog().runtimes["tpu-vm-tf-2.16.1-pod-pjrt"],
     PRICE,
@@ -787,14 +789,15 @@ def interrupted(seed: int, stop_at: int, how: str) -> Cloud:
     """A cloud after a proof in it that was interrupted, and after another if it was killed."""
     cloud = Cloud(seed, stop_at, how)
     with suppress(console.Interrupted, Killed, TpustackError):
-        Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep).run(lambda entry: None)
+        proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
+        claims.run(proof, lambda entry: None)
     if cloud.dead:
         # Until all that is under way has happened, and the TPU VM has ended itself.
         cloud.pass_by(3 * 3600)
         assert "READY" not in {node["state"] for node in cloud.nodes.values()}
         cloud.dead = False
         again = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
-        again._delete(dict.fromkeys(again.earlier(), 0.0))
+        again.delete(dict.fromkeys(again.earlier(), 0.0))
     cloud.pass_by(3600)
     return cloud
 
@@ -853,7 +856,7 @@ def test_a_tpu_that_does_not_come_is_deleted_at_the_deadline() -> None:
     cloud.chance.random = lambda: 0.5  # type: ignore[method-assign]
     cloud._operation = lambda name: {"name": f"operations/{name}"}  # type: ignore[method-assign]
     proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
-    found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
+    found = {entry["claim"]: entry for entry in claims.run(proof, lambda entry: None)}
     assert found["spot-tpu"]["why"] == "Google had not made it after 20 min"
     assert found["deletion"]["why"] == "no TPU VM was READY"
     assert PLAN.seconds - RESERVE_SECONDS < proof.seconds < PLAN.seconds
@@ -873,7 +876,7 @@ def test_a_second_signal_still_deletes_and_says_what_to_run(
             raise console.Interrupted(signal.SIGINT)
 
     with pytest.raises(console.Interrupted):
-        proof.run(tell)
+        claims.run(proof, tell)
     assert cloud.nodes[proof.name]["state"] == "DELETING"
     assert f"tpu-vm delete {proof.name} --project p --zone {ZONE}" in capsys.readouterr().err
 
@@ -905,7 +908,7 @@ def test_the_start_up_script_tells_what_it_sees(started: Callable[..., Proof]) -
     proof = started()
     assert proof.create()["state"] == "READY"
     for name in ("start-up script", "gRPC", "notice", "host metadata", "reach", "deletion"):
-        entry = proof.answer(name)
+        entry = claims.answer(proof, name)
         assert (name, entry["answer"]) == (name, True), entry["why"]
 
 
