@@ -1,6 +1,8 @@
 """What a proof asks Google, and the entry that each answer becomes."""
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from tpu_infra.apis import TPU_API
@@ -8,7 +10,7 @@ from tpu_infra.catalog import Catalog, proofs
 from tpu_infra.deployer import every_permission
 from tpu_infra.settings.machines import Capacity
 from tpustack import console, errors, live
-from tpustack.cloud.google import MANAGER, ApiError, granted, quota_metrics
+from tpustack.cloud.google import MANAGER, ApiError, NotFound, granted, quota_metrics
 from tpustack.proof.things import (
     NOTICE,
     OF_HOST,
@@ -23,6 +25,8 @@ from tpustack.proof.things import (
 _LOGS = "https://logging.googleapis.com/v2/entries:list"
 _WORKER_SECONDS, _SHORT_SECONDS = 600.0, 120.0
 _SHOWN = 5
+# What `preemption` takes.
+_SIMULATE = "compute.instances.simulateMaintenanceEvent"
 
 
 # --- The claims. Each returns whether it is true, and what shows it
@@ -36,7 +40,7 @@ def _compared(wrong: set[str], count: int, what: str) -> tuple[bool, str]:
 
 def permissions(proof: Proof) -> tuple[bool, str]:
     """Ask whether Google knows every permission of the deployer's role."""
-    names, url = every_permission(), MANAGER.format(proof.plan.project)
+    names, url = [*every_permission(), _SIMULATE], MANAGER.format(proof.plan.project)
     try:
         granted(proof.google, url, names)
     except ApiError as error:
@@ -156,6 +160,36 @@ def _reached(proof: Proof, is_enough: Callable[..., object], seconds: float = PA
     return list(_seen(proof, seconds, lambda seen: is_enough(seen["reached"]), machine)["reached"])
 
 
+def preemption(proof: Proof) -> tuple[bool, str]:
+    """Ask whether a spot machine that is preempted reads so while it shuts down.
+
+    A simulated maintenance event preempts it: Google names it as a test of preemption in
+    docs.cloud.google.com/compute/docs/instances/simulating-host-maintenance, and a user read TRUE
+    (github.com/GoogleCloudPlatform/k8s-node-termination-handler/issues/8).
+    """
+    machine, found = proof.machine(), dict[str, int]()
+    proof.google.post(f"{machine}/simulateMaintenanceEvent", {})
+    wanted = f'textPayload:"{proof.name}: preempted "'
+    body = {"resourceNames": [f"projects/{proof.plan.project}"], "filter": wanted}
+    for _ in proof.rounds(_SHORT_SECONDS):
+        lines = [
+            str(one.get("textPayload")) for one in proof.google.post(_LOGS, body).get("entries", ())
+        ]
+        told = re.findall(r"preempted (\w*).* after (\d+) s", "\n".join(lines))
+        found = {value: int(second) for value, second in sorted(told, key=lambda one: int(one[1]))}
+        if found and _is_off(proof, machine):
+            break
+    if not found:
+        raise Unanswered(f"its serial output told of no shutdown in {_SHORT_SECONDS:g} s")
+    return "TRUE" in found, f"it reads {', '.join(found)}, and runs {max(found.values())} s longer"
+
+
+def _is_off(proof: Proof, machine: str) -> bool:
+    with suppress(NotFound):
+        return proof.google.get(machine)["status"] == "TERMINATED"
+    return True
+
+
 def deletion(proof: Proof) -> tuple[bool, str]:
     """Ask whether a deleted TPU VM is gone within five minutes."""
     name = proof.node["name"]
@@ -177,6 +211,7 @@ CLAIMS: Final[Mapping[str, Callable[[Proof], tuple[bool, str]]]] = {
     "serial output": serial_output,
     "reach": reach,
     "account rule": account_rule,
+    "preemption": preemption,
     "deletion": deletion,
 }
 """In the order in which they are asked."""
@@ -184,7 +219,7 @@ CLAIMS: Final[Mapping[str, Callable[[Proof], tuple[bool, str]]]] = {
 
 def answer(proof: Proof, name: str) -> dict[str, Any]:
     """Ask one claim; return its entry, which has the last answer to each of its requests."""
-    says = str(CLAIMS[name].__doc__).removeprefix("Ask whether ")
+    says = str(CLAIMS[name].__doc__).partition("\n")[0].removeprefix("Ask whether ")
     entry: dict[str, Any] = {"claim": name, "says": says, "answer": None}
     del proof.evidence[:]
     try:

@@ -68,6 +68,8 @@ class Machines(FakeMachines):
     seen: dict[str, Any] | None
     booted = 0.0
     logs_serial = True
+    # What the machine next to the TPU VM reads in its shutdown.
+    notice = "TRUE"
     # What the machine next to the TPU VM reaches: without, and with a firewall rule.
     reached: tuple[list[int], list[int]] = ([22, GRPC], [GRPC])
     rules: Callable[[], list[Any]] = list
@@ -88,9 +90,11 @@ class Machines(FakeMachines):
 
     def serial_logs(self, project: str) -> list[SerialLog]:
         keys = self.specs if self.logs_serial else ()
+        said = [self._line(key) for key in keys]
+        for key in self.preempted:
+            said += [f"[ 9.0] {key.split('/')[5]}: preempted {self.notice} after 25 s\n"]
         return [
-            SerialLog(project, ZONE, "t1v", 1, ((0, self.booted),), self._line(key).encode())
-            for key in keys
+            SerialLog(project, ZONE, "t1v", 1, ((0, self.booted),), line.encode()) for line in said
         ]
 
     def _line(self, key: str) -> str:
@@ -155,6 +159,21 @@ def test_where_all_is_as_we_say_each_claim_is_true_and_nothing_is_left(cloud: Lo
     assert proof.left == []
 
 
+def test_a_preempted_machine_tells_what_it_read_and_how_long_it_ran(cloud: LocalCloud) -> None:
+    proof = asked(cloud)
+    entry = {one["claim"]: one for one in proof.entries}["preemption"]  # type: ignore[attr-defined]
+    assert entry["why"] == "it reads TRUE, and runs 25 s longer"
+    assert entry["evidence"][0]["request"].endswith("/simulateMaintenanceEvent")
+
+
+def test_a_preemption_of_which_nothing_is_told_stays_open(
+    cloud: LocalCloud, machines: Machines
+) -> None:
+    machines.logs_serial = False
+    machines.serial_logs = lambda project: []  # type: ignore[method-assign]
+    assert answers(asked(cloud))["preemption"] is None
+
+
 class Lying:
     """Answers of the local cloud, changed so that they contradict the claims."""
 
@@ -184,6 +203,7 @@ def test_where_nothing_is_as_we_say_each_claim_is_false_and_says_what_stays(
     machines.seen = {**dict.fromkeys(GOOD, NOWHERE), "ports": [22]}
     machines.logs_serial = False
     machines.reached = ([22], [22])
+    machines.notice = "FALSE"
     proof = asked(cloud, Lying)
     # Only a script that runs can tell that the rest is not there.
     assert answers(proof) == {**dict.fromkeys(CLAIMS, False), "start-up script": True}
@@ -229,7 +249,10 @@ def test_a_zone_without_capacity_and_an_api_without_answer_leave_claims_open(
 
 @pytest.mark.parametrize(
     ("kind", "method", "opened"),
-    [("machine", "instances", ["reach", "account rule"]), ("rule", "firewalls", ["account rule"])],
+    [
+        ("machine", "instances", ["reach", "account rule", "preemption"]),
+        ("rule", "firewalls", ["account rule"]),
+    ],
 )
 def test_a_machine_or_a_rule_that_google_does_not_make_leaves_its_claim_open_and_says_why(
     cloud: LocalCloud, kind: str, method: str, opened: list[str]
@@ -267,7 +290,7 @@ def test_who_may_make_no_machine_has_made_none_so_that_nothing_is_left(cloud: Lo
         return changed
 
     proof = asked(cloud, change)
-    open_claims = dict.fromkeys(("reach", "account rule"))
+    open_claims = dict.fromkeys(("reach", "account rule", "preemption"))
     assert answers(proof) == {**dict.fromkeys(CLAIMS, True), **open_claims}
     assert proof.left == []
 
@@ -275,14 +298,14 @@ def test_who_may_make_no_machine_has_made_none_so_that_nothing_is_left(cloud: Lo
 def test_a_machine_that_stays_does_not_deny_that_the_tpu_is_gone(cloud: LocalCloud) -> None:
     def change(send: Send) -> Send:
         def changed(verb: str, url: str, headers: dict[str, str], body: Body) -> Answer:
-            if verb == "DELETE" and "/instances/" in url:
+            if verb != "GET" and "/instances/" in url:
                 return 503, {}, b""
             return send(verb, url, headers, body)
 
         return changed
 
     proof = asked(cloud, change)
-    assert answers(proof) == dict.fromkeys(CLAIMS, True)
+    assert answers(proof) == {**dict.fromkeys(CLAIMS, True), "preemption": None}
     assert proof.left == [proof.url("instances")]
 
 
@@ -324,7 +347,7 @@ def test_an_answer_of_another_form_leaves_its_claim_open_and_the_proof_whole(
         return changed
 
     proof = asked(cloud, change)
-    open_claims = dict.fromkeys(("gRPC", "reach", "account rule"))
+    open_claims = dict.fromkeys(("gRPC", "reach", "account rule", "preemption"))
     assert answers(proof) == {**dict.fromkeys(CLAIMS, True), **open_claims}
     why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
     assert why["gRPC"] == "the answer has another form: KeyError: 'networkEndpoints'"
@@ -444,7 +467,7 @@ def test_without_a_yes_nothing_is_created(
 def test_claims_without_an_answer_are_exit_code_3(command: Any, cloud: LocalCloud) -> None:
     cloud.cloud.store.put(SETTING, "stockout", {ZONE: ["*"]})
     done = command("--yes")
-    assert (done.code, done.out.count("| not answered |")) == (3, 9)
+    assert (done.code, done.out.count("| not answered |")) == (3, 10)
 
 
 def test_what_an_earlier_proof_left_is_named_and_deleted_first(
@@ -725,13 +748,19 @@ class Cloud:
             return answer if method == "GET" else {"guestAttributes": [answer]}
         if "/operations/" in url:
             return self._operation(name)
+        if name == "simulateMaintenanceEvent":
+            self._later(30.0, lambda: self.kinds["instances"].pop(kind, None))
         if kind in self.kinds:
             if method == "DELETE" and name in self.kinds[kind]:
                 self.kinds[kind][name]["state"] = "DELETING"
                 self._later(45.0, lambda: self.kinds[kind].pop(name, None))
             return self.kinds[kind].get(name)
         rules = [*self.kinds["firewalls"].values()]
-        lists = {"nodes": [*self.nodes.values()], "entries": [{}], "metrics": []}
+        lists = {
+            "nodes": [*self.nodes.values()],
+            "entries": [{"textPayload": "preempted TRUE after 9 s"}],
+            "metrics": [],
+        }
         return {**lists, "items": rules} if name == "firewalls" else lists
 
     def _reached(self) -> list[int]:
@@ -907,7 +936,15 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Proof]]:
 def test_the_start_up_script_tells_what_it_sees(started: Callable[..., Proof]) -> None:
     proof = started()
     assert proof.create()["state"] == "READY"
-    for name in ("start-up script", "gRPC", "notice", "host metadata", "reach", "deletion"):
+    for name in (
+        "start-up script",
+        "gRPC",
+        "notice",
+        "host metadata",
+        "reach",
+        "preemption",
+        "deletion",
+    ):
         entry = claims.answer(proof, name)
         assert (name, entry["answer"]) == (name, True), entry["why"]
 
