@@ -186,7 +186,7 @@ def preemption(proof: Proof) -> tuple[bool, str]:
 
 def _is_off(proof: Proof, machine: str) -> bool:
     with suppress(NotFound):
-        return proof.google.get(machine)["status"] == "TERMINATED"
+        return str(proof.google.get(machine)["status"]) == "TERMINATED"
     return True
 
 

@@ -358,13 +358,14 @@ class Proof:
 
 # In full, as the tests of recorded commands read them.
 _DELETIONS = {
-    "nodes": "gcloud compute tpus tpu-vm delete",
-    "instances": "gcloud compute instances delete",
-    "firewalls": "gcloud compute firewall-rules delete",
+    "nodes": "gcloud compute tpus tpu-vm delete {name} --project {project} --zone {zone}",
+    "instances": "gcloud compute instances delete {name} --project {project} --zone {zone}",
+    "firewalls": "gcloud compute firewall-rules delete {name} --project {project}",
 }
 
 
 def _command(url: str) -> str:
     """Return the command that deletes what is at a URL."""
     project, _, *zone, kind, name = url.partition("/projects/")[2].split("/")
-    return f"`{' --zone '.join([f'{_DELETIONS[kind]} {name} --project {project}', *zone])}`"
+    command = _DELETIONS[kind].format(name=name, project=project, zone="".join(zone))
+    return f"`{command}`"

@@ -37,10 +37,10 @@ from tpustack import console
 from tpustack.cloud import google
 from tpustack.cloud.google import Google, NotFound
 from tpustack.commands import prove
+from tpustack.errors import TpustackError
 from tpustack.proof import claims, things
 from tpustack.proof.claims import CLAIMS
 from tpustack.proof.things import NAME, RESERVE_SECONDS, Plan, Proof
-from tpustack.errors import TpustackError
 
 from .conftest import REPOSITORY, Run
 
