@@ -203,9 +203,9 @@ class Transport:
         return answer
 
 
-def metadata_server(environ: Mapping[str, str] = os.environ) -> MetadataServer:
+def metadata_server() -> MetadataServer:
     """Return the metadata server, found as Google's clients do."""
-    host = environ.get("GCE_METADATA_HOST") or environ.get("GCE_METADATA_ROOT")
+    host = os.environ.get("GCE_METADATA_HOST") or os.environ.get("GCE_METADATA_ROOT")
     return MetadataServer(host) if host else MetadataServer()
 
 

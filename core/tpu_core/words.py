@@ -5,15 +5,9 @@ from decimal import ROUND_HALF_UP, Decimal
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Return a count with its noun: `1 start`, `1,703 steps`.
-
-    Args:
-        count: how many.
-        noun: the word for one.
-        nouns: the word for several, if it is not `noun` with an s.
-    """
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, to which several add an s: `1 start`, `1,703 steps`."""
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def money(amount: Decimal | float, places: int = 2) -> str:

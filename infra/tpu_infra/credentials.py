@@ -24,7 +24,6 @@ from tpu_core.google import Answer, Body, Client, is_google
 if TYPE_CHECKING:
     import google.auth.credentials
     import requests
-    from urllib3.util import Retry
 
     _S = TypeVar("_S", bound=requests.Session)
 
@@ -158,7 +157,7 @@ def users_client() -> Client | None:
     return client(found, _USERS_SECONDS) if found.is_users else None
 
 
-def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
+def keep_to_google(session: requests.Session) -> None:
     """Let a session send requests, and so its credentials, to Google's APIs only.
 
     It raises InvalidURL for any other host, redirected ones too, before anything is sent.
@@ -178,7 +177,7 @@ def keep_to_google(session: requests.Session, retries: Retry | int = 0) -> None:
             return super().send(request, *how, **more)
 
     for scheme in ("https://", "http://"):
-        session.mount(scheme, GoogleOnly(max_retries=retries))
+        session.mount(scheme, GoogleOnly())
 
 
 def _counted(answer: requests.Response, **how: Any) -> requests.Response:

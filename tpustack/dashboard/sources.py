@@ -402,14 +402,14 @@ def curves(google: Google, bucket: str, folder: str) -> dict[str, Curve]:
     return {tag: thinned(sorted(series[tag].items())) for tag in sorted(series)}
 
 
-def thinned(curve: Sequence[tuple[int, float]], most: int = _MOST_POINTS) -> Curve:
-    """Return at most `most` points, with the first, the last, and of each part lowest and highest.
+def thinned(curve: Sequence[tuple[int, float]]) -> Curve:
+    """Return at most `_MOST_POINTS`, with the first, the last, and of each part lowest and highest.
 
     So no peak is lost, however many points there are.
     """
-    if len(curve) <= most:
+    if len(curve) <= _MOST_POINTS:
         return list(curve)
-    parts = (most - 2) // 2
+    parts = (_MOST_POINTS - 2) // 2
     kept = {0: curve[0], len(curve) - 1: curve[-1]}
     for part in range(parts):
         places = range(part * len(curve) // parts, (part + 1) * len(curve) // parts)

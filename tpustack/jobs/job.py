@@ -8,11 +8,12 @@ import getpass
 import hashlib
 import itertools
 import json
+import math
 import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -130,20 +131,14 @@ def read_job(queue: Queue, name: str, *, ask: bool = True) -> Job:
     return vertex.refreshed(queue, job) if ask else job
 
 
-def wait_for(
-    queue: Queue,
-    name: str,
-    timeout: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], float] = time.monotonic,
-) -> Job:
+def wait_for(queue: Queue, name: str, timeout: float | None) -> Job:
     """Return a job once it is over. Raises TpustackError after `timeout` seconds."""
-    deadline = now() + timeout if timeout is not None else None
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     looks = itertools.count()
     while not (job := read_job(queue, name, ask=next(looks) % _ASK_EVERY == 0)).is_over:
-        if deadline is not None and now() >= deadline:
+        if time.monotonic() >= deadline:
             raise TpustackError(f"{name} is still {job.state} after {timeout:g} s")
-        sleep(_LOOK)
+        time.sleep(_LOOK)
     return job
 
 
@@ -152,9 +147,7 @@ def job_log(queue: Queue, name: str) -> Iterator[bytes]:
     return (content for _, content in _pieces(queue, name, behind=""))
 
 
-def follow_log(
-    queue: Queue, name: str, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[bytes]:
+def follow_log(queue: Queue, name: str) -> Iterator[bytes]:
     """Yield what a job writes until it is over."""
     seen = ""
     for look in itertools.count():
@@ -165,7 +158,7 @@ def follow_log(
             yield content
         if is_over:
             return
-        sleep(_LOOK)
+        time.sleep(_LOOK)
 
 
 def _pieces(queue: Queue, name: str, behind: str) -> Iterator[tuple[str, bytes]]:

@@ -47,17 +47,8 @@ _EXHAUSTED = 8
 
 _SCRIPT = Path(__file__).with_name("prove-script.txt")
 # For the machine next to it, which is deleted when it is preempted: its serial port tells of the
-# notice, since Cloud Logging keeps that. Any other end is not held up.
-_SHUTDOWN = """#!/bin/sh
-value=TRUE second=0
-while [ "$value" = TRUE ] && [ $second -lt 120 ]; do
-  value="$(curl -s -m 5 -H Metadata-Flavor:Google \
-    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/preempted")"
-  echo "@NAME@: preempted $value after $second s"
-  sleep 1
-  second=$((second + 1))
-done
-"""
+# notice, since Cloud Logging keeps that.
+_SHUTDOWN = _SCRIPT.with_name("prove-shutdown.txt")
 # What the trainer reads of a host, and the notice that only machines of Compute Engine document.
 NOTICE = "preempted"
 OF_HOST = tuple(
@@ -110,7 +101,7 @@ class Plan:
     def machine(self, name: str, seconds: float, ports: Sequence[tuple[str, int]]) -> core.Json:
         """Return the request for a machine that tries ports, and that Google deletes in time."""
         metadata = self._metadata(f"{self.url('instances')}/{name}", (), ports)
-        metadata["shutdown-script"] = _SHUTDOWN.replace("@NAME@", name)
+        metadata["shutdown-script"] = _SHUTDOWN.read_text("utf-8").replace("@NAME@", name)
         disk = {"boot": True, "autoDelete": True, "initializeParams": {"sourceImage": _IMAGE}}
         places = {key: each for key, each in self.network.items() if key.endswith("network")}
         ends = {"provisioningModel": "SPOT", "maxRunDuration": {"seconds": str(int(seconds))}}

@@ -41,10 +41,10 @@ class Context:
         return estimate
 
 
-def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
+def nearest(value: str, known: Iterable[str]) -> str:
     """Return the cure for an unknown name: the names most like it, or a few of all."""
     names = list(known)
-    close = difflib.get_close_matches(value, names, n=count, cutoff=0.5)
+    close = difflib.get_close_matches(value, names, cutoff=0.5)
     return f"Use {one_of(close)}" if close else f"Choose from: {', '.join(names[:8])}"
 
 

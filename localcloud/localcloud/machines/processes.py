@@ -85,12 +85,12 @@ def send(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def kill_all(find: Callable[[], set[int]], *, seconds: float = 10.0) -> None:
+def kill_all(find: Callable[[], set[int]]) -> None:
     """Kill what `find` finds until it finds nothing: what dies may have started others just before.
 
-    After `seconds` the rest is left alone: a process that hangs in the kernel can't be killed.
+    After 10 s the rest is left alone: a process that hangs in the kernel can't be killed.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 10.0
     while (found := find()) and time.monotonic() < deadline:
         send(found, signal.SIGKILL)
         time.sleep(0.005)

@@ -10,17 +10,15 @@ from tpu_core.words import clock, duration, money, plural, progress
 
 
 @pytest.mark.parametrize(
-    ("count", "words", "text"),
+    ("count", "noun", "text"),
     [
-        (0, ("step",), "0 steps"),
-        (1, ("start",), "1 start"),
-        (1703, ("step",), "1,703 steps"),
-        (1, ("dependency", "dependencies"), "1 dependency"),
-        (2, ("dependency", "dependencies"), "2 dependencies"),
+        (0, "step", "0 steps"),
+        (1, "start", "1 start"),
+        (1703, "step", "1,703 steps"),
     ],
 )
-def test_a_noun_follows_its_count(count: int, words: tuple[str, ...], text: str) -> None:
-    assert plural(count, *words) == text
+def test_a_noun_follows_its_count(count: int, noun: str, text: str) -> None:
+    assert plural(count, noun) == text
 
 
 @pytest.mark.parametrize(
