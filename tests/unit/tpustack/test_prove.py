@@ -37,14 +37,16 @@ from tpustack import console
 from tpustack.cloud import google
 from tpustack.cloud.google import Google, NotFound
 from tpustack.commands import prove
-from tpustack.commands.prove import CLAIMS, NAME, RESERVE_SECONDS, Plan, Proof
 from tpustack.errors import TpustackError
+from tpustack.proof import claims, things
+from tpustack.proof.claims import CLAIMS
+from tpustack.proof.things import NAME, RESERVE_SECONDS, Plan, Proof
 
 from .conftest import REPOSITORY, Run
 
 ZONE = "us-central1-a"
 COMPUTE = f"compute.googleapis.com/compute/v1/projects/{DEFAULT_PROJECT}"
-DEFAULT = prove.default_network(DEFAULT_PROJECT)
+DEFAULT = things.default_network(DEFAULT_PROJECT)
 APIS = (
     *("tpu.googleapis.com", "compute.googleapis.com", "logging.googleapis.com"),
     *("cloudresourcemanager.googleapis.com", "serviceusage.googleapis.com"),
@@ -66,6 +68,8 @@ class Machines(FakeMachines):
     seen: dict[str, Any] | None
     booted = 0.0
     logs_serial = True
+    # What the machine next to the TPU VM reads in its shutdown.
+    notice = "TRUE"
     # What the machine next to the TPU VM reaches: without, and with a firewall rule.
     reached: tuple[list[int], list[int]] = ([22, GRPC], [GRPC])
     rules: Callable[[], list[Any]] = list
@@ -86,9 +90,11 @@ class Machines(FakeMachines):
 
     def serial_logs(self, project: str) -> list[SerialLog]:
         keys = self.specs if self.logs_serial else ()
+        said = [self._line(key) for key in keys]
+        for key in self.preempted:
+            said += [f"[ 9.0] {key.split('/')[5]}: preempted {self.notice} after 25 s\n"]
         return [
-            SerialLog(project, ZONE, "t1v", 1, ((0, self.booted),), self._line(key).encode())
-            for key in keys
+            SerialLog(project, ZONE, "t1v", 1, ((0, self.booted),), line.encode()) for line in said
         ]
 
     def _line(self, key: str) -> str:
@@ -137,7 +143,7 @@ def asked(cloud: LocalCloud, change: Callable[[Send], Send] = lambda send: send)
     hours, calls = Hours(), Google(change(session(cloud)))
     plan = prove.plan_of(calls, DEFAULT_PROJECT, ZONE, DEFAULT, 1.0)
     proof = Proof(calls, plan, lambda: hours.now, hours.sleep)
-    proof.entries = proof.run(lambda entry: None)  # type: ignore[attr-defined]
+    proof.entries = claims.run(proof, lambda entry: None)  # type: ignore[attr-defined]
     return proof
 
 
@@ -151,6 +157,21 @@ def test_where_all_is_as_we_say_each_claim_is_true_and_nothing_is_left(cloud: Lo
     machines = Client(cloud).get(f"{COMPUTE}/zones/{ZONE}/instances").get("items", [])
     assert [cloud.cloud.store.items(NODE), machines, rules(cloud)] == [[], [], []]
     assert proof.left == []
+
+
+def test_a_preempted_machine_tells_what_it_read_and_how_long_it_ran(cloud: LocalCloud) -> None:
+    proof = asked(cloud)
+    entry = {one["claim"]: one for one in proof.entries}["preemption"]  # type: ignore[attr-defined]
+    assert entry["why"] == "it reads TRUE, and runs 25 s longer"
+    assert entry["evidence"][0]["request"].endswith("/simulateMaintenanceEvent")
+
+
+def test_a_preemption_of_which_nothing_is_told_stays_open(
+    cloud: LocalCloud, machines: Machines
+) -> None:
+    machines.logs_serial = False
+    machines.serial_logs = lambda project: []  # type: ignore[method-assign]
+    assert answers(asked(cloud))["preemption"] is None
 
 
 class Lying:
@@ -182,6 +203,7 @@ def test_where_nothing_is_as_we_say_each_claim_is_false_and_says_what_stays(
     machines.seen = {**dict.fromkeys(GOOD, NOWHERE), "ports": [22]}
     machines.logs_serial = False
     machines.reached = ([22], [22])
+    machines.notice = "FALSE"
     proof = asked(cloud, Lying)
     # Only a script that runs can tell that the rest is not there.
     assert answers(proof) == {**dict.fromkeys(CLAIMS, False), "start-up script": True}
@@ -227,7 +249,10 @@ def test_a_zone_without_capacity_and_an_api_without_answer_leave_claims_open(
 
 @pytest.mark.parametrize(
     ("kind", "method", "opened"),
-    [("machine", "instances", ["reach", "account rule"]), ("rule", "firewalls", ["account rule"])],
+    [
+        ("machine", "instances", ["reach", "account rule", "preemption"]),
+        ("rule", "firewalls", ["account rule"]),
+    ],
 )
 def test_a_machine_or_a_rule_that_google_does_not_make_leaves_its_claim_open_and_says_why(
     cloud: LocalCloud, kind: str, method: str, opened: list[str]
@@ -265,7 +290,7 @@ def test_who_may_make_no_machine_has_made_none_so_that_nothing_is_left(cloud: Lo
         return changed
 
     proof = asked(cloud, change)
-    open_claims = dict.fromkeys(("reach", "account rule"))
+    open_claims = dict.fromkeys(("reach", "account rule", "preemption"))
     assert answers(proof) == {**dict.fromkeys(CLAIMS, True), **open_claims}
     assert proof.left == []
 
@@ -273,14 +298,14 @@ def test_who_may_make_no_machine_has_made_none_so_that_nothing_is_left(cloud: Lo
 def test_a_machine_that_stays_does_not_deny_that_the_tpu_is_gone(cloud: LocalCloud) -> None:
     def change(send: Send) -> Send:
         def changed(verb: str, url: str, headers: dict[str, str], body: Body) -> Answer:
-            if verb == "DELETE" and "/instances/" in url:
+            if verb != "GET" and "/instances/" in url:
                 return 503, {}, b""
             return send(verb, url, headers, body)
 
         return changed
 
     proof = asked(cloud, change)
-    assert answers(proof) == dict.fromkeys(CLAIMS, True)
+    assert answers(proof) == {**dict.fromkeys(CLAIMS, True), "preemption": None}
     assert proof.left == [proof.url("instances")]
 
 
@@ -297,7 +322,7 @@ def test_what_a_runtime_without_grpc_does_not_serve_is_not_asked() -> None:
     cloud = Cloud(1, 0, "signal")
     send = partial(_patient, cloud)
     proof = Proof(Google(send), replace(PLAN, runtime=silent), lambda: cloud.now, cloud.sleep)
-    found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
+    found = {entry["claim"]: entry for entry in claims.run(proof, lambda entry: None)}
     for name in ("gRPC", "reach"):
         assert found[name]["why"] == "v2-alpha-tpuv6e serves no gRPC"
     assert found["account rule"]["answer"] is True
@@ -322,7 +347,7 @@ def test_an_answer_of_another_form_leaves_its_claim_open_and_the_proof_whole(
         return changed
 
     proof = asked(cloud, change)
-    open_claims = dict.fromkeys(("gRPC", "reach", "account rule"))
+    open_claims = dict.fromkeys(("gRPC", "reach", "account rule", "preemption"))
     assert answers(proof) == {**dict.fromkeys(CLAIMS, True), **open_claims}
     why = {entry["claim"]: entry["why"] for entry in proof.entries}  # type: ignore[attr-defined]
     assert why["gRPC"] == "the answer has another form: KeyError: 'networkEndpoints'"
@@ -422,12 +447,12 @@ def test_the_command_shows_the_cost_and_writes_the_proof_and_a_text_for_an_issue
 
 def test_the_machine_next_to_a_tpu_costs_no_more_than_a_proof_says() -> None:
     catalog = Catalog()
-    kind = catalog.machine_types[prove.MACHINE]
+    kind = catalog.machine_types[things.MACHINE]
     regions = {
         zone.rpartition("-")[0] for tpu in catalog.accelerators.values() for zone in tpu.zones
     }
     prices = [catalog.prices.machine(kind, region, spot=False) for region in regions]
-    assert max(price.amount for price in prices if price) + Decimal("0.01") < prove.MACHINE_HOUR
+    assert max(price.amount for price in prices if price) + Decimal("0.01") < things.MACHINE_HOUR
 
 
 def test_without_a_yes_nothing_is_created(
@@ -442,7 +467,7 @@ def test_without_a_yes_nothing_is_created(
 def test_claims_without_an_answer_are_exit_code_3(command: Any, cloud: LocalCloud) -> None:
     cloud.cloud.store.put(SETTING, "stockout", {ZONE: ["*"]})
     done = command("--yes")
-    assert (done.code, done.out.count("| not answered |")) == (3, 9)
+    assert (done.code, done.out.count("| not answered |")) == (3, 10)
 
 
 def test_what_an_earlier_proof_left_is_named_and_deleted_first(
@@ -476,7 +501,7 @@ def test_the_tpu_of_a_proof_whose_time_is_not_over_stays_and_the_second_proof_is
 
 def test_the_tpu_is_labelled_with_the_end_of_its_proof(cloud: LocalCloud) -> None:
     node = asked(cloud)._node
-    assert node["labels"] == {NAME: str(1000 + int(prove.LIMIT_SECONDS))}
+    assert node["labels"] == {NAME: str(1000 + int(things.LIMIT_SECONDS))}
 
 
 def gone_for(cloud: Cloud, calls: float, path: str) -> Send:
@@ -509,7 +534,7 @@ def test_what_an_earlier_proof_left_and_google_can_not_delete_ends_the_proof() -
     send = gone_for(cloud, math.inf, f"{NAME}-old")
     proof = Proof(Google(send), PLAN, lambda: cloud.now, cloud.sleep)
     with pytest.raises(TpustackError, match=f"delete {NAME}-old --project p --zone us-west4-a"):
-        proof.run(lambda entry: None)
+        claims.run(proof, lambda entry: None)
     assert cloud.nodes.keys() == {f"{NAME}-old"}
 
 
@@ -593,7 +618,7 @@ def test_wrong_options_are_refused_before_google_is_asked(
 
 
 def test_a_stack_has_its_existing_network_or_the_default_one_with_an_address(project: Path) -> None:
-    network = prove.default_network("our-project-dev")
+    network = things.default_network("our-project-dev")
     assert prove._place("dev", None, None) == ("our-project-dev", "us-central1-a", network)
     path = project / "stacks" / "Pulumi.dev.yaml"
     path.write_text(path.read_text() + "\n  tpu-stack:network: {create: false, name: ours}\n")
@@ -679,8 +704,8 @@ class Cloud:
     def _advance(self, to: float) -> None:
         to = max(to, self.now)
         billed = sum(node["state"] != "STOPPED" for node in self.nodes.values())
-        hour = billed * (PRICE.amount - prove.MACHINE_HOUR)
-        hour += len(self.kinds["instances"]) * prove.MACHINE_HOUR
+        hour = billed * (PRICE.amount - things.MACHINE_HOUR)
+        hour += len(self.kinds["instances"]) * things.MACHINE_HOUR
         self.paid += hour * Decimal(to - self.now) / 3600
         self.now = to
 
@@ -723,13 +748,19 @@ class Cloud:
             return answer if method == "GET" else {"guestAttributes": [answer]}
         if "/operations/" in url:
             return self._operation(name)
+        if name == "simulateMaintenanceEvent":
+            self._later(30.0, lambda: self.kinds["instances"].pop(kind, None))
         if kind in self.kinds:
             if method == "DELETE" and name in self.kinds[kind]:
                 self.kinds[kind][name]["state"] = "DELETING"
                 self._later(45.0, lambda: self.kinds[kind].pop(name, None))
             return self.kinds[kind].get(name)
         rules = [*self.kinds["firewalls"].values()]
-        lists = {"nodes": [*self.nodes.values()], "entries": [{}], "metrics": []}
+        lists = {
+            "nodes": [*self.nodes.values()],
+            "entries": [{"textPayload": "preempted TRUE after 9 s"}],
+            "metrics": [],
+        }
         return {**lists, "items": rules} if name == "firewalls" else lists
 
     def _reached(self) -> list[int]:
@@ -775,7 +806,7 @@ PRICE = entries.Price(Decimal("1.20"), entries.Source("a test", date(2026, 11, 2
 PLAN = Plan(
     "p",
     ZONE,
-    prove.default_network("p"),
+    things.default_network("p"),
     V5E,
     Catalog().runtimes["tpu-vm-tf-2.16.1-pod-pjrt"],
     PRICE,
@@ -787,14 +818,15 @@ def interrupted(seed: int, stop_at: int, how: str) -> Cloud:
     """A cloud after a proof in it that was interrupted, and after another if it was killed."""
     cloud = Cloud(seed, stop_at, how)
     with suppress(console.Interrupted, Killed, TpustackError):
-        Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep).run(lambda entry: None)
+        proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
+        claims.run(proof, lambda entry: None)
     if cloud.dead:
         # Until all that is under way has happened, and the TPU VM has ended itself.
         cloud.pass_by(3 * 3600)
         assert "READY" not in {node["state"] for node in cloud.nodes.values()}
         cloud.dead = False
         again = Proof(Google(partial(_patient, cloud)), PLAN, lambda: cloud.now, cloud.sleep)
-        again._delete(dict.fromkeys(again.earlier(), 0.0))
+        again.delete(dict.fromkeys(again.earlier(), 0.0))
     cloud.pass_by(3600)
     return cloud
 
@@ -853,7 +885,7 @@ def test_a_tpu_that_does_not_come_is_deleted_at_the_deadline() -> None:
     cloud.chance.random = lambda: 0.5  # type: ignore[method-assign]
     cloud._operation = lambda name: {"name": f"operations/{name}"}  # type: ignore[method-assign]
     proof = Proof(Google(cloud), PLAN, lambda: cloud.now, cloud.sleep)
-    found = {entry["claim"]: entry for entry in proof.run(lambda entry: None)}
+    found = {entry["claim"]: entry for entry in claims.run(proof, lambda entry: None)}
     assert found["spot-tpu"]["why"] == "Google had not made it after 20 min"
     assert found["deletion"]["why"] == "no TPU VM was READY"
     assert PLAN.seconds - RESERVE_SECONDS < proof.seconds < PLAN.seconds
@@ -873,7 +905,7 @@ def test_a_second_signal_still_deletes_and_says_what_to_run(
             raise console.Interrupted(signal.SIGINT)
 
     with pytest.raises(console.Interrupted):
-        proof.run(tell)
+        claims.run(proof, tell)
     assert cloud.nodes[proof.name]["state"] == "DELETING"
     assert f"tpu-vm delete {proof.name} --project p --zone {ZONE}" in capsys.readouterr().err
 
@@ -904,8 +936,16 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Proof]]:
 def test_the_start_up_script_tells_what_it_sees(started: Callable[..., Proof]) -> None:
     proof = started()
     assert proof.create()["state"] == "READY"
-    for name in ("start-up script", "gRPC", "notice", "host metadata", "reach", "deletion"):
-        entry = proof.answer(name)
+    for name in (
+        "start-up script",
+        "gRPC",
+        "notice",
+        "host metadata",
+        "reach",
+        "preemption",
+        "deletion",
+    ):
+        entry = claims.answer(proof, name)
         assert (name, entry["answer"]) == (name, True), entry["why"]
 
 

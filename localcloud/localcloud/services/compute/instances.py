@@ -287,6 +287,21 @@ def _reset(cloud: Cloud, path: str) -> None:
     cloud.machines.boot(records.machine_spec(cloud, resources.load(cloud, path)))
 
 
+@API.method(
+    "instances.simulateMaintenanceEvent", permission=INSTANCE.permission("simulateMaintenanceEvent")
+)
+def simulate_maintenance(cloud: Cloud, call: Call) -> Json:
+    """Preempt a spot instance; any other one migrates, which it does not notice.
+
+    Source: docs.cloud.google.com/compute/docs/instances/simulating-host-maintenance.
+    """
+    record, path = _load(cloud, call, "maintenance", "RUNNING"), INSTANCE.path(call)
+    work = "compute.instance.preempted" if record["scheduling"]["preemptible"] else "compute.settle"
+    return resources.begin(
+        cloud, call, INSTANCE, "simulateMaintenanceEvent", path, work, step="stop"
+    )
+
+
 @effect("compute.instance.preempted")
 def preempt(cloud: Cloud, path: str) -> None:
     """Preempt a spot instance: 30 seconds' notice, then stop or delete it.

@@ -113,6 +113,15 @@ def test_a_preempted_instance_is_deleted_if_its_termination_action_says_so(
     instances.get(status=404)
 
 
+@pytest.mark.parametrize(("scheduling", "status"), [(SPOT, "TERMINATED"), ({}, "RUNNING")])
+def test_simulated_maintenance_preempts_a_spot_instance_alone(
+    instances: Instances, scheduling: dict[str, str], status: str
+) -> None:
+    instances.insert(scheduling=scheduling)
+    instances.post("simulateMaintenanceEvent")
+    until(lambda: instances.get()["status"] == status)
+
+
 def test_guest_attributes_can_be_read_from_outside(instances: Instances) -> None:
     write = (
         "url=http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes\n"

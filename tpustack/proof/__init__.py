@@ -1,0 +1,1 @@
+"""What `tpustack prove` makes on the real Google Cloud, and what it asks there."""
