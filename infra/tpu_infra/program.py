@@ -35,7 +35,7 @@ OUTPUTS: Mapping[str, str] = {
     "vm_address": "Internal address of the VM; empty without one, or if a group makes it",
     "vm_name": "Name of the VM; with architecture compute, of the TPU's own machine; empty without "
     "one",
-    "vm_zone": "Zone of the VM",
+    "vm_zone": "Zone of that machine",
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
 
@@ -132,6 +132,9 @@ def declare(stack: checks.CheckedStack) -> Outputs:
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
     if settings.is_compute:
         compute = tpu.ComputeTpu(around)
+        if settings.has_vm:
+            group = settings.vm.instance_group
+            vm.Vm(around) if group is None else vm.InstanceGroup(around, group)
         return _outputs(around, compute, compute.host, jobs=jobs)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
     made: tpu.Tpu = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
@@ -184,7 +187,7 @@ def _outputs(
         "tpu_zones": list(settings.tpu_zones),
         "vm_address": vm_address,
         "vm_name": vm_name,
-        "vm_zone": settings.vm_zone,
+        "vm_zone": settings.zone if settings.is_compute else settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.
     return {name: values[name] for name in OUTPUTS}

@@ -196,7 +196,7 @@ def check_grants(settings: StackSettings, context: Context) -> Iterator[Problem]
         return
     limits, encryption = settings.limits, settings.bucket.encryption
     if settings.keeps_limits and limits.role is None:
-        *most, last = permissions_of_role(creates=settings.recovery.enabled)
+        *most, last = permissions_of_role(settings)
         cure = f"Set the ID of a custom role with {', '.join(most)} and {last}"
         why = "is required with grantRoles: false, because the stack creates no role either"
         yield Problem("limits.role", UNSET, why, cure)

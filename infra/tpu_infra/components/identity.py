@@ -84,7 +84,7 @@ class Limits(pulumi.ComponentResource):
                 project=settings.project,
                 role_id=f"{stack.names.limits_role}_{week(datetime.now(timezone.utc))}",
                 title="Keeps the limits of a tpu-stack",
-                permissions=deployer.permissions_of_role(creates=settings.recovery.enabled),
+                permissions=deployer.permissions_of_role(settings),
                 opts=services.after(
                     apis.IAM_API, apis.PROJECTS_API, parent=self, ignore_changes=["roleId"]
                 ),

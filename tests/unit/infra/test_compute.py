@@ -83,6 +83,59 @@ def test_its_metadata_make_it_run_the_trainer_on_itself(run: Run) -> None:
     assert "start_training local" in told["startup-script"]
 
 
+WATCHED: dict[str, Any] = {
+    "tpu": {"capacity": "spot"},
+    "recovery": {"enabled": True},
+    "limits": {"timeToLiveHours": 8},
+    "vm": {"machineType": "e2-highmem-2"},
+}
+
+
+def test_a_vm_for_recovery_has_the_agent_and_no_trainer_and_the_tpu_has_no_limits(
+    run: Run,
+) -> None:
+    engine, outputs = run(compute(**WATCHED))
+    tpu, vm = sorted(engine.of("Instance"), key=lambda one: str(one["name"]))
+    assert (vm["name"], vm["machineType"]) == ("tpu-stack-test-vm", "e2-highmem-2")
+    told = vm["metadata"]
+    assert told["tpu-form"] == "machine"
+    limits = json.loads(told["limits"])
+    assert limits["tpus"] == ["tpu-stack-test-tpu"]
+    assert limits["recovery"] == {"preemption": 48, "failure": 10}
+    assert (limits["timeToLiveHours"], limits["turnOff"]) == (8, True)
+    assert not {"training-wheel", "training-tensorflow", "tpu-is-this-machine"} & told.keys()
+    assert "limits" not in tpu["metadata"]
+    # What is stopped was preempted; what is gone may be gone on purpose.
+    assert tpu["scheduling"]["instanceTerminationAction"] == "STOP"
+    assert outputs["vm_name"] == "tpu-stack-test-tpu"
+    (role,) = engine.of("IAMCustomRole")
+    assert "compute.instances.create" in role["permissions"]
+    assert not [name for name in role["permissions"] if name.startswith("tpu.")]
+
+
+def test_the_agent_on_the_vm_asks_for_the_machine_that_the_provider_makes(run: Run) -> None:
+    engine, _ = run(compute(**WATCHED))
+    (declared,) = [
+        one for one in engine.of("BucketObject") if one["name"] == "agent/declaration.json"
+    ]
+    body = json.loads(declared["content"])["tpus"]["tpu-stack-test-tpu"]
+    made = next(one for one in engine.of("Instance") if one["name"] == "tpu-stack-test-tpu")
+    assert body["scheduling"] == made["scheduling"]
+    assert body["labels"] == made["labels"]
+    assert {one["key"]: one["value"] for one in body["metadata"]["items"]} == made["metadata"]
+    assert body["machineType"] == "zones/us-east5-a/machineTypes/ct6e-standard-4t"
+
+
+def test_a_vm_for_recovery_is_priced_with_its_disk_and_said_to_do_nothing_else(root: Any) -> None:
+    settings = parsed(**WATCHED)
+    hour = of_stack(settings, "test", Catalog())
+    assert [line.part for line in hour.lines][:4] == ["TPU", "VM", "Disk", "Disk"]
+    assert until_destroyed(hour, settings, "test").startswith("TPU and VM cost")
+    said = find_warnings(settings, context_of(settings, root))
+    assert any("the VM only recreates a preempted TPU" in each for each in said)
+    assert "recover --loop" not in str(said)
+
+
 V5P, V6E, TPU7X = "ct5p-hightpu-4t", "ct6e-standard-4t", "tpu7x-standard-4t"
 
 
