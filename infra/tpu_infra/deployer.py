@@ -139,7 +139,7 @@ def permissions_of_role(settings: StackSettings) -> list[str]:
         return [*(["tpu.nodes.create"] if settings.recovery.enabled else []), *TPU_PERMISSIONS]
     role: dict[str, list[str]] = _catalog()["agent"]
     public = role["public addresses"] if settings.tpu.external_ips else []
-    return [*role[form_of(settings) or "machine"], *public]
+    return sorted([*role["each"], *role[form_of(settings)], *public])
 
 
 def form_of(settings: StackSettings) -> str:

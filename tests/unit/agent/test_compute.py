@@ -46,7 +46,7 @@ def properties(action: str) -> Json:
         "machineType": "ct6e-standard-4t",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
         "scheduling": {**spot, "instanceTerminationAction": action},
-        "serviceAccounts": [{"email": EMAIL, "scopes": ["cloud-platform"]}],
+        "serviceAccounts": [{"email": EMAIL, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
         "metadata": {"items": [{"key": "tpu-name", "value": "t"}]},
         "tags": {"items": ["tpu"]},
         "labels": LABELS,
@@ -97,7 +97,7 @@ def make(
     def made(form: str) -> tuple[Agent, dict[str, str]]:
         apis = ("iam.googleapis.com", "compute.googleapis.com", "storage.googleapis.com")
         projects.enable_services(local_cloud.cloud, PROJECT, apis)
-        grant(google, form)
+        grant(google, clock, form)
         body: Json = {"name": "t", **properties("STOP")}
         url = f"{ZONE}/instances"
         body["machineType"] = "zones/us-east5-a/machineTypes/ct6e-standard-4t"
@@ -134,7 +134,7 @@ def slice_of(google: Client) -> Json:
     }
 
 
-def grant(google: Client, form: str) -> None:
+def grant(google: Client, clock: VirtualClock, form: str) -> None:
     tpu = {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"}
     config: dict[str, Any] = {
         "gcp:project": PROJECT,
@@ -146,6 +146,7 @@ def grant(google: Client, form: str) -> None:
     role = {"title": "agent", "includedPermissions": permissions_of_role(settings_of(config, "t"))}
     iam = f"iam.googleapis.com/v1/projects/{PROJECT}"
     google.post(f"{iam}/serviceAccounts", {"accountId": "machines"})
+    clock.advance(60.0)
     name = google.post(f"{iam}/roles", {"roleId": "agent", "role": role})["name"]
     manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
     policy = google.post(f"{manager}:getIamPolicy")
