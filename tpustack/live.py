@@ -240,6 +240,8 @@ def account(target: Target) -> Iterator[Finding]:
         wanted[names.jobs_email] = jobs.service_account
     if jobs.vertex:
         wanted[names.vertex_email] = jobs.vertex.service_account
+    if target.settings.has_watcher:
+        wanted[names.watcher_email] = target.settings.recovery.service_account
     for email, given in wanted.items():
         place = f"projects/{project_of(email)}/serviceAccounts/{email}"
         try:

@@ -173,7 +173,8 @@ def makes_accounts(settings: StackSettings) -> bool:
     jobs = settings.jobs
     of_jobs = jobs.apart and jobs.service_account is None
     of_vertex = jobs.vertex is not None and jobs.vertex.service_account is None
-    return settings.service_account is None or of_jobs or of_vertex
+    of_watcher = settings.has_watcher and settings.recovery.service_account is None
+    return settings.service_account is None or of_jobs or of_vertex or of_watcher
 
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:

@@ -614,7 +614,7 @@ class ComputeTpu(Tpu):
         life = self.stack.settings.limits.time_to_live_hours
         hours = (queued and queued.run_hours) if ends else life
         # A stopped one is seen to be preempted; what is gone may have been deleted by a person.
-        kept = self.stack.settings.has_vm and form_of(self.stack.settings) == "machine"
+        kept = self.stack.settings.has_watcher and form_of(self.stack.settings) == "machine"
         scheduling: dict[str, Any] = {
             "on_host_maintenance": "TERMINATE",
             "provisioning_model": model,

@@ -325,6 +325,10 @@ class RecoverySettings(Section):
     """How many preempted TPUs the agent recreates in a day."""
     failures_per_day: int = Field(default=10, ge=1, le=1000)
     """How many broken TPUs the agent recreates in a day."""
+    service_account: Account | None = None
+    """Email address of an existing service account for the VM that recreates a TPU with
+    `architecture: compute`. Without it, the stack creates one.
+    """
 
 
 # --- The settings of a stack as one typed object. Nothing here knows the engine or the cloud
@@ -414,6 +418,11 @@ class StackSettings(Section, strict=False):
     def has_vm(self) -> bool:
         """Whether there is a VM next to the TPU; on Compute Engine only for recovery."""
         return self.vm.create and (not self.is_compute or self.recovery.enabled)
+
+    @property
+    def has_watcher(self) -> bool:
+        """Whether the VM does nothing but recreate a TPU on Compute Engine."""
+        return self.is_compute and self.has_vm
 
     @property
     def keeps_limits(self) -> bool:

@@ -95,7 +95,7 @@ def test_a_vm_for_recovery_has_the_agent_and_no_trainer_and_the_tpu_has_no_limit
     run: Run,
 ) -> None:
     engine, outputs = run(compute(**WATCHED))
-    tpu, vm = sorted(engine.of("Instance"), key=lambda one: str(one["name"]))
+    tpu, vm = sorted((one.inputs for one in engine.of("Instance")), key=lambda one: one["name"])
     assert (vm["name"], vm["machineType"]) == ("tpu-stack-test-vm", "e2-highmem-2")
     told = vm["metadata"]
     assert told["tpu-form"] == "machine"
@@ -109,17 +109,43 @@ def test_a_vm_for_recovery_has_the_agent_and_no_trainer_and_the_tpu_has_no_limit
     assert tpu["scheduling"]["instanceTerminationAction"] == "STOP"
     assert outputs["vm_name"] == "tpu-stack-test-tpu"
     (role,) = engine.of("IAMCustomRole")
-    assert "compute.instances.create" in role["permissions"]
-    assert not [name for name in role["permissions"] if name.startswith("tpu.")]
+    assert "compute.instances.create" in role.inputs["permissions"]
+    assert not [name for name in role.inputs["permissions"] if name.startswith("tpu.")]
+
+
+def test_only_the_account_of_the_vm_may_create_machines_and_no_job_or_trainer_has_it(
+    run: Run,
+) -> None:
+    engine, _ = run(compute(**WATCHED, jobs={"enabled": True}))
+    tpu, vm = sorted((one.inputs for one in engine.of("Instance")), key=lambda one: one["name"])
+    machines, watcher = (one["serviceAccount"]["email"] for one in (tpu, vm))
+    assert machines.startswith("tpu-stack-test-sa@")
+    assert watcher.startswith("tpu-stack-test-vm@")
+    members = [*engine.of("IAMMember"), *engine.of("BucketIAMMember")]
+    grants = [one.inputs for one in members]
+    (own,) = [one.inputs for one in members if one.name == "agent"]
+    assert own["member"] == f"serviceAccount:{watcher}"
+    (acts,) = [one for one in grants if one.get("role") == "roles/iam.serviceAccountUser"]
+    assert acts["member"] == f"serviceAccount:{watcher}"
+    assert acts["serviceAccountId"].endswith(machines)
+    # Nor may anyone on the TPU act as the VM, or write what the VM creates machines from.
+    assert not [one for one in grants if str(one.get("serviceAccountId")).endswith(watcher)]
+    (writes,) = [
+        one
+        for one in grants
+        if one.get("role") == "roles/storage.objectUser" and one["member"].endswith(machines)
+    ]
+    assert "agent/declaration.json" in writes["condition"]["expression"]
 
 
 def test_the_agent_on_the_vm_asks_for_the_machine_that_the_provider_makes(run: Run) -> None:
     engine, _ = run(compute(**WATCHED))
-    (declared,) = [
-        one for one in engine.of("BucketObject") if one["name"] == "agent/declaration.json"
-    ]
-    body = json.loads(declared["content"])["tpus"]["tpu-stack-test-tpu"]
-    made = next(one for one in engine.of("Instance") if one["name"] == "tpu-stack-test-tpu")
+    objects = {one.inputs["name"]: one.inputs for one in engine.of("BucketObject")}
+    # Google's provider takes every object's content for a secret.
+    content = json.loads(objects["agent/declaration.json"]["content"]["value"])
+    body = content["tpus"]["tpu-stack-test-tpu"]
+    instances = {one.inputs["name"]: one.inputs for one in engine.of("Instance")}
+    made = instances["tpu-stack-test-tpu"]
     assert body["scheduling"] == made["scheduling"]
     assert body["labels"] == made["labels"]
     assert {one["key"]: one["value"] for one in body["metadata"]["items"]} == made["metadata"]
