@@ -35,7 +35,7 @@ OUTPUTS: Mapping[str, str] = {
     "vm_address": "Internal address of the VM; empty without one, or if a group makes it",
     "vm_name": "Name of the VM; with architecture compute, of the TPU's own machine; empty without "
     "one",
-    "vm_zone": "Zone of that machine",
+    "vm_zone": "Zone of the VM",
 }
 """The stack's outputs and what each is; people and the command line read them by these names."""
 

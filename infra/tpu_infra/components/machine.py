@@ -214,7 +214,8 @@ def _messages(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
 
 def _limits(stack: CheckedStack) -> str:
     settings, limits = stack.settings, stack.settings.limits
-    recovery, queue = settings.recovery, settings.tpu.queue
+    # Compute Engine knows no queue.
+    recovery, queue = settings.recovery, None if settings.is_compute else settings.tpu.queue
     budgets = {"preemption": recovery.preemptions_per_day, "failure": recovery.failures_per_day}
     limited = {
         "tpus": stack.names.tpus(settings.tpu.slices),

@@ -99,10 +99,12 @@ def test_a_vm_for_recovery_has_the_agent_and_no_trainer_and_the_tpu_has_no_limit
     assert (vm["name"], vm["machineType"]) == ("tpu-stack-test-vm", "e2-highmem-2")
     told = vm["metadata"]
     assert told["tpu-form"] == "machine"
-    limits = json.loads(told["limits"])
-    assert limits["tpus"] == ["tpu-stack-test-tpu"]
-    assert limits["recovery"] == {"preemption": 48, "failure": 10}
-    assert (limits["timeToLiveHours"], limits["turnOff"]) == (8, True)
+    assert json.loads(told["limits"]) == {
+        "tpus": ["tpu-stack-test-tpu"],
+        "recovery": {"preemption": 48, "failure": 10},
+        "timeToLiveHours": 8,
+        "turnOff": True,
+    }
     assert not {"training-wheel", "training-tensorflow", "tpu-is-this-machine"} & told.keys()
     assert "limits" not in tpu["metadata"]
     # What is stopped was preempted; what is gone may be gone on purpose.
