@@ -184,7 +184,8 @@ def check_accounts(settings: StackSettings, context: Context) -> Iterator[Proble
         yield from misplaced({"recovery.serviceAccount": watcher}, why, "Remove it")
     elif watcher in (own.email, own.jobs_email):
         why = "is the account of the TPU's machines or jobs, which could then create machines"
-        yield Problem("recovery.serviceAccount", watcher, why, "Use another account, or leave it out")
+        cure = "Use another account, or leave it out"
+        yield Problem("recovery.serviceAccount", watcher, why, cure)
     named = {
         "jobs.serviceAccount": jobs.apart and own.jobs_email == own.email,
         "jobs.vertex.serviceAccount": jobs.vertex is not None and own.vertex_email == own.email,

@@ -458,8 +458,10 @@ class ComputeTpu(Tpu):
     def _instance(self, host: Host, disk: Any) -> Json:
         """Return the machine as the API's Instance, which is what the provider asks for."""
         own, zone = self._properties(host), f"zones/{self.stack.settings.zone}"
+        # The provider takes PROJECT/FAMILY, the API the whole path.
+        project, _, family = disk["image"].partition("/")
         boot = {
-            "sourceImage": disk["image"],
+            "sourceImage": f"projects/{project}/global/images/family/{family}",
             "diskSizeGb": str(disk["size"]),
             "diskType": f"{zone}/diskTypes/{disk['type']}",
         }

@@ -46,7 +46,9 @@ def properties(action: str) -> Json:
         "machineType": "ct6e-standard-4t",
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": params}],
         "scheduling": {**spot, "instanceTerminationAction": action},
-        "serviceAccounts": [{"email": EMAIL, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
+        "serviceAccounts": [
+            {"email": EMAIL, "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
+        ],
         "metadata": {"items": [{"key": "tpu-name", "value": "t"}]},
         "tags": {"items": ["tpu"]},
         "labels": LABELS,

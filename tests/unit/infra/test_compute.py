@@ -151,6 +151,10 @@ def test_the_agent_on_the_vm_asks_for_the_machine_that_the_provider_makes(run: R
     assert body["scheduling"] == made["scheduling"]
     assert body["labels"] == made["labels"]
     assert {one["key"]: one["value"] for one in body["metadata"]["items"]} == made["metadata"]
+    family = "family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    assert body["disks"][0]["initializeParams"]["sourceImage"] == (
+        f"projects/ubuntu-os-accelerator-images/global/images/{family}"
+    )
     assert body["machineType"] == "zones/us-east5-a/machineTypes/ct6e-standard-4t"
 
 
