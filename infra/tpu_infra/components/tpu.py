@@ -551,20 +551,24 @@ class ComputeTpu(Tpu):
                 opts, pulumi.ResourceOptions(replace_on_changes=["*"])
             ),
         )
-        body = {
-            "name": name,
-            "baseInstanceName": f"{name}-###",
-            "versions": [{"instanceTemplate": template.self_link}],
-            "targetSize": whole.hosts,
-            "targetSizePolicy": {"mode": "BULK"},
-            "resourcePolicies": {"workloadPolicy": policy.self_link},
-            "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
-            "labels": stack.marked_labels,
-        }
+        body = self._group(whole.hosts, template.self_link, policy.self_link)
         self.declare_for_agent({name: body}, [group])
         made: pulumi.Output[str] = group.name
         self.host = made.apply(lambda name: stack.names.machine_of_slice(name, 0))
         return made
+
+    def _group(self, hosts: int, template: Any, policy: Any) -> Json:
+        """Return a spot slice as the API's InstanceGroupManager."""
+        return {
+            "name": self.slices[0],
+            "baseInstanceName": f"{self.slices[0]}-###",
+            "versions": [{"instanceTemplate": template}],
+            "targetSize": hosts,
+            "targetSizePolicy": {"mode": "BULK"},
+            "resourcePolicies": {"workloadPolicy": policy},
+            "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+            "labels": self.stack.marked_labels,
+        }
 
     def _disk(self, whole: Accelerator) -> Any:
         return {
