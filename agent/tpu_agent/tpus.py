@@ -121,13 +121,14 @@ def creation(place: tpu.Place, name: str, body: Json, labels: Json) -> tuple[str
     if "tpu" in body:
         url = f"{tpu.TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
         return url, tpu.in_zone(body, place.parent)
-    if place.form:
-        # The labels of a slice are its template's: here they only tell whose it is.
-        labelled = {key: body[key] for key in body if place.form == "machine" or key != "labels"}
-        return _address(place, name).rpartition("/")[0], labelled
-    api = "v1" if "tensorflowVersion" in body else "v2"
     added = {label: "true" for label in _ADDED_LABELS if label in labels}
     labelled = {**body, "labels": {**tpu.labels_of(body), **added}}
+    if place.form:
+        if place.form == "slice":
+            # They are its template's: here they only tell whose it is.
+            del labelled["labels"]
+        return _address(place, name).rpartition("/")[0], labelled
+    api = "v1" if "tensorflowVersion" in body else "v2"
     return f"{tpu.TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
 
 

@@ -109,7 +109,9 @@ def make(
         query = {"uploadType": "media", "name": "agent/declaration.json"}
         answer = google.session.post(f"https://{BUCKET}", params=query, data=content, timeout=30)
         answer.raise_for_status()
-        google.post(url, body)
+        # The provider adds one of its own, which the next `pulumi up --refresh` expects.
+        added = {"labels": {**LABELS, "goog-pulumi-provisioned": "true"}}
+        google.post(url, body if form == "slice" else {**body, **added})
         clock.advance(900.0)
         agent = Agent(local_cloud, clock, form, google)
         agent.looks(20)
@@ -180,6 +182,8 @@ def test_a_preempted_tpu_comes_back_with_all_its_machines(
     assert not set(before.values()) & set(after.values())
     assert agent.lines[0].startswith("t is deleted and recreated: ")
     assert agent.lines[-1].startswith("t is back after ")
+    if form == "machine":
+        assert "goog-pulumi-provisioned" in agent.google.get(f"{ZONE}/instances/t")["labels"]
     agent.looks(600)
     assert agent.running() == after
 
