@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from tpu_core.compute import COMPUTE
 from tpu_core.google import HIDDEN
 from tpu_core.words import plural
 from tpu_infra.apis import COMPUTE_API, TPU_API, apis_of
@@ -22,7 +23,6 @@ from tpu_infra.grants import On, elsewhere
 from tpu_infra.names import project_of
 from tpu_infra.settings import StackSettings, machines
 from tpustack.cloud.google import (
-    COMPUTE,
     MANAGER,
     PEER,
     Forbidden,
@@ -240,6 +240,8 @@ def account(target: Target) -> Iterator[Finding]:
         wanted[names.jobs_email] = jobs.service_account
     if jobs.vertex:
         wanted[names.vertex_email] = jobs.vertex.service_account
+    if target.settings.has_watcher:
+        wanted[names.watcher_email] = target.settings.recovery.service_account
     for email, given in wanted.items():
         place = f"projects/{project_of(email)}/serviceAccounts/{email}"
         try:

@@ -18,18 +18,12 @@ from rich.text import Text
 
 from tpu_core import words
 from tpu_core.google import Json
+from tpu_core.times import parse_time
 from tpu_infra.catalog import Catalog
 from tpu_infra.cost import aligned, of_stack
 from tpu_infra.names import names_of
 from tpustack import console, errors, stacks
-from tpustack.cloud.google import (
-    Forbidden,
-    Google,
-    Nodes,
-    parse_time,
-    says_disabled,
-    why_unreadable,
-)
+from tpustack.cloud.google import Forbidden, Google, Nodes, says_disabled, why_unreadable
 from tpustack.dashboard.sources import Place, sources
 from tpustack.engine import named
 

@@ -84,7 +84,8 @@ class Machine:
         """Return where the stack's TPUs and bucket are."""
         bucket = self.attribute(Metadata.BUCKET_URL).removeprefix("gs://")
         project, zone = (self.attribute(name) for name in (Metadata.TPU_PROJECT, Metadata.TPU_ZONE))
-        return Place(project, zone, bucket, self.further_zones, self._as_tpu())
+        form = self.optional(Metadata.TPU_FORM) or ""
+        return Place(project, zone, bucket, self.further_zones, self._as_tpu(), form)
 
     def _as_tpu(self) -> Json | None:
         """Return the TPU as the TPU API would say it; None unless this machine is a host of it."""
@@ -186,6 +187,9 @@ def main() -> None:
     # First, whatever happens to the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
+    if keeper.place.form:
+        # The machines of the TPU train. SIGTERM ends this process, which has nothing to clear up.
+        signal.pause()
     if machine.optional(Metadata.RUNS_TRAINING) is None:
         tell = partial(events.report, "endpoint")
         world = World(time.time, say_of_trainer, forms.why_silent, random.random, tell)
@@ -374,7 +378,9 @@ class Keeper:
         if limits != self._limits:
             self._limits = limits
             self._bell.set()
-        ended = self.enforcer.look(limits) or self.recovery.ended
+        # Compute Engine ends its own machines; nothing else here is left to enforce.
+        over = not self.place.form and self.enforcer.look(limits)
+        ended = over or self.recovery.ended
         return ended and bool(limits.get("turnOff"))
 
     def _recover(self) -> float:

@@ -256,6 +256,7 @@ class Recovery:
         """Return whether a creation that has brought nothing is over, and may be tried again."""
         address = forms.operation_address(self._zones.place(entry), entry["operation"])
         status, operation = self._call("GET", address, None)
+        operation = forms.as_of_tpus(operation)
         if status not in (200, 404):
             why = causes.cause_of(status, operation)
             raise OSError(f"{entry['operation']}: HTTP status {status}, {why}")

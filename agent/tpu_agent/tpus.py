@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_core import causes, paths, records, tpu
+from tpu_core import causes, compute, paths, records, times, tpu
 from tpu_core.bucket import Bucket
 from tpu_core.contract import MARK, Port
 from tpu_core.google import Call, Json, is_missing, message
@@ -23,11 +23,15 @@ _QUEUE = "v2alpha1"
 # By pulumi-gcp itself, unless addPulumiAttributionLabel is off; its value is always true.
 _ADDED_LABELS = ("goog-pulumi-provisioned",)
 _WORST_FIRST = {"lost": 0, "unknown": 1, "ready": 3}
+# What the ledger calls a machine's phase, in the words of the TPU API.
+_STATES = {"ready": "READY", "coming": "CREATING", "lost": "PREEMPTED"}
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 
 
 def find_node(place: tpu.Place, call: Call, name: str) -> tpu.Seen | None:
-    """Return a plain TPU VM or a classic node; None if there is none. Raises OSError."""
+    """Return a TPU that is no request in the queue; None if there is none. Raises OSError."""
+    if place.form:
+        return _find_on_compute(place, call, name)
     found = _get(call, f"v2/{place.node(name)}", name)
     if found is None:
         return None
@@ -42,6 +46,42 @@ def find_node(place: tpu.Place, call: Call, name: str) -> tpu.Seen | None:
         address=f"{tpu.TPU}{tpu.version(found)}/{place.node(name)}",
         zone=place.zone,
     )
+
+
+def _find_on_compute(place: tpu.Place, call: Call, name: str) -> tpu.Seen | None:
+    address = _address(place, name)
+    found = _ask(call, address, None, name)
+    if found is None:
+        return None
+
+    def ask(url: str, body: Json | None) -> Json:
+        return _ask(call, url, body, name) or {}
+
+    seen, about = found, str(found.get("status"))
+    phase = compute.phase_of(about)
+    if place.form == "slice":
+        about = compute.lacking(ask, place.project, address, found)
+        phase = "lost" if about else "ready" if compute.settles(found) else "coming"
+        about = about or phase.upper()
+        # A group has no labels; its template has those of its machines.
+        seen = compute.template(ask, place.project, found)
+    created = times.in_utc(found["creationTimestamp"])
+    node = {"name": name, "state": _STATES.get(phase, phase.upper()), "createTime": created}
+    return tpu.Seen(
+        phase=phase,
+        state=about,
+        kind="preemption",
+        created=created,
+        labels=seen.get("labels", {}),
+        nodes=(node,),
+        address=address,
+        zone=place.zone,
+    )
+
+
+def _address(place: tpu.Place, name: str) -> str:
+    form = compute.GROUPS if place.form == "slice" else compute.INSTANCE
+    return form.format(place.project, place.zone, name)
 
 
 def find_request(place: tpu.Place, call: Call, name: str, tpus: Sequence[str]) -> tpu.Seen | None:
@@ -81,16 +121,34 @@ def creation(place: tpu.Place, name: str, body: Json, labels: Json) -> tuple[str
     if "tpu" in body:
         url = f"{tpu.TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
         return url, tpu.in_zone(body, place.parent)
-    api = "v1" if "tensorflowVersion" in body else "v2"
     added = {label: "true" for label in _ADDED_LABELS if label in labels}
     labelled = {**body, "labels": {**tpu.labels_of(body), **added}}
+    if place.form:
+        if place.form == "slice":
+            # They are its template's: here they only tell whose it is.
+            del labelled["labels"]
+        return _address(place, name).rpartition("/")[0], labelled
+    api = "v1" if "tensorflowVersion" in body else "v2"
     return f"{tpu.TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
 
 
 def operation_address(place: tpu.Place, name: str) -> str:
     """Return the address of an operation, of whose name jobs can write all: only its end counts."""
     number = re.sub(r"[^\w-]", "", name.rpartition("/")[2])
+    if place.form:
+        where = f"projects/{place.project}/zones/{place.zone}"
+        return f"{compute.COMPUTE}/{where}/operations/{number}"
     return f"{tpu.TPU}v2/{place.parent}/operations/{number}"
+
+
+def as_of_tpus(operation: Json) -> Json:
+    """Return an operation of Compute Engine as one of the TPU API; that API's own as it is."""
+    if operation.get("status") != "DONE":
+        return operation
+    errors = operation.get("error", {}).get("errors", [])
+    said = " ".join(f"{one.get('message')} ({one.get('code')})" for one in errors)
+    error = {"code": operation.get("httpErrorStatusCode", 0), "message": said}
+    return {"done": True, **({"error": error} if errors else {})}
 
 
 def why_ill(seen: tpu.Seen, silent: Callable[[str, int], str | None]) -> str | None:
@@ -138,7 +196,12 @@ def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, tpu.Phase]:
 
 
 def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
-    status, found = call("GET", tpu.TPU + path, None)
+    return _ask(call, tpu.TPU + path, None, name)
+
+
+def _ask(call: Call, url: str, body: Json | None, name: str) -> dict[str, Any] | None:
+    method, text = ("GET", None) if body is None else ("POST", json.dumps(body))
+    status, found = call(method, url, text)
     if is_missing(status, found):
         return None
     if status != 200:

@@ -278,7 +278,7 @@ def _rights(environment: EnvironmentSettings, settings: StackSettings, stack: st
     machines: list[str] = []
     role = settings.limits.role or ""
     if settings.keeps_limits:
-        machines = permissions_of_role(creates=settings.recovery.enabled)
+        machines = permissions_of_role(settings)
         grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{role}",)
     return Rights(
         objects=objects_condition(settings, stack),

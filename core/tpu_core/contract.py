@@ -72,6 +72,8 @@ class Metadata:
     """Of TPU VMs. true: worker 0 runs the trainer, and no other machine does."""
     IS_TPU: Final = "tpu-is-this-machine"
     """true: this machine of Compute Engine is a host of the TPU, which no TPU API knows."""
+    TPU_FORM: Final = "tpu-form"
+    """machine or slice: this VM only recreates a TPU on Compute Engine, and trains nothing."""
 
     WORKER_NUMBER: Final = "agent-worker-number"
     """Google's: the number of a TPU VM's host."""

@@ -1,6 +1,7 @@
 """Times as Google writes them, and how long to wait before another try."""
 
 import random
+import re
 from collections.abc import Callable
 from datetime import datetime, timezone
 
@@ -13,6 +14,23 @@ def seconds(timestamp: str) -> float:
     # Python 3.10 reads neither Z nor the nanoseconds that Google writes.
     moment = datetime.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")
     return moment.replace(tzinfo=timezone.utc).timestamp()
+
+
+def in_utc(text: str) -> str:
+    """Return a time as the TPU API writes it, which knows no other zone than UTC."""
+    return f"{parse_time(text).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+# Python 3.10 reads no fractions of nanoseconds, and no Z.
+_FRACTION = re.compile(r"\.\d+")
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a time with its zone, to the second. Raises ValueError.
+
+    Compute Engine writes Pacific time (-07:00), the engine the machine's own.
+    """
+    return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))
 
 
 def timestamp(now: float) -> str:

@@ -62,6 +62,7 @@ class Place:
         zone: the zone in which they are, or that the stack prefers.
         further: the zones in which queued TPUs may be instead, as the stack says now.
         here: the TPU as the TPU API would say it, if this machine of Compute Engine is its host.
+        form: `machine` or `slice` of a TPU on Compute Engine, which this VM looks after.
     """
 
     project: str
@@ -69,6 +70,7 @@ class Place:
     bucket: str
     further: Callable[[], Sequence[str]] = tuple
     here: Json | None = None
+    form: str = ""
 
     def everywhere(self) -> Iterator["Place"]:
         """Yield all places in which the TPUs may be."""

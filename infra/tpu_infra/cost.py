@@ -179,13 +179,14 @@ def _disk_lines(settings: StackSettings, catalog: Catalog) -> Iterator[Line]:
     Each slice has its own of those that are written to.
     """
     tpu = catalog.accelerator(settings.tpu.accelerator_type, settings.tpu.topology)
-    count = tpu.hosts if tpu and settings.is_compute else 1
-    kind, gib = settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib
+    boot: list[tuple[int, str, int]] = []
+    if settings.has_vm:
+        boot.append((1, settings.vm.boot_disk_type.value, settings.vm.boot_disk_gib))
     if settings.is_compute:
         kind = tpu.disk_types[0] if tpu else ""
-        gib = settings.tpu.compute_disk_gib
-    price = catalog.prices.disk(kind, settings.region)
-    if settings.has_vm or settings.is_compute:
+        boot.append((tpu.hosts if tpu else 1, kind, settings.tpu.compute_disk_gib))
+    for count, kind, gib in boot:
+        price = catalog.prices.disk(kind, settings.region)
         what = f"{_times(count)}{gib} GiB {kind}"
         yield Line.fixed("Disk", what, price and price.times(gib * count))
     for disk in settings.tpu.data_disks:
@@ -240,7 +241,9 @@ def _notes(settings: StackSettings, catalog: Catalog, whole: Estimate) -> Iterat
             "`destroy` (bucket.softDeleteDays). Each GiB of checkpoints replaced hourly costs "
             f"{month} a month."
         )
-    if settings.trains_on_tpu and settings.has_vm:
+    if settings.is_compute and settings.has_vm:
+        yield "VM: it only recreates a preempted TPU (recovery.enabled)."
+    elif settings.trains_on_tpu and settings.has_vm:
         yield (
             "VM: it doesn't train (training.runOn is tpu). You can log in to it in the TPU VM's "
             "network, and pay its price."
@@ -431,7 +434,7 @@ def _until(costs: str, settings: StackSettings, stack: str) -> str:
     end = f"`pulumi destroy --stack {stack}`"
     if settings.bucket.protect:  # The engine refuses to destroy what is protected.
         end = f"`pulumi destroy --exclude-protected --stack {stack}`"
-    what = "TPU and disk" if settings.is_compute else "TPU and VM"
+    what = "TPU and VM" if settings.has_vm or not settings.is_compute else "TPU and disk"
     costing = f"{what} {costs} until {end}, even after training ends or fails."
     return f"{costing} {_limits(settings)}"
 

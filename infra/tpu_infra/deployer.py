@@ -33,7 +33,9 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a vm of its own": lambda s: s.is_compute or (s.has_vm and s.vm.instance_group is None),
     "an instance group": lambda s: s.vm.instance_group is not None or _is_slice(s),
     "a slice of machines": lambda s: _is_slice(s),
-    "a health check of the vm": lambda s: s.vm.instance_group is not None and not s.trains_on_tpu,
+    "a health check of the vm": lambda s: (
+        s.vm.instance_group is not None and (s.is_compute or not s.trains_on_tpu)
+    ),
     "disks of its own": lambda s: (
         s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
     ),
@@ -57,7 +59,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         s.jobs.vertex is not None and bool(s.jobs.vertex.submitters) and s.grant_roles
     ),
     "metrics of the vm": lambda s: s.vm.ops_agent and s.grant_roles,
-    "a public address of the vm": lambda s: s.tpu.external_ips if s.is_compute else s.vm.public_ip,
+    "a public address of the vm": lambda s: s.vm.public_ip or (s.is_compute and s.tpu.external_ips),
     "a budget": lambda s: s.budget is not None,
     "addresses that the budget tells": lambda s: s.budget is not None and bool(s.budget.emails),
     "a topic that the budget tells": lambda s: (
@@ -131,9 +133,18 @@ def objects_condition(settings: StackSettings, stack: str) -> str:
     return " || ".join(f"resource.name.startsWith('{objects}{each}')" for each in _OBJECTS)
 
 
-def permissions_of_role(*, creates: bool) -> list[str]:
-    """Return the permissions of the limits' role; `creates` if the agent recreates a lost TPU."""
-    return [*(["tpu.nodes.create"] if creates else []), *TPU_PERMISSIONS]
+def permissions_of_role(settings: StackSettings) -> list[str]:
+    """Return the permissions of the limits' role, with which the agent may recreate a lost TPU."""
+    if not settings.is_compute:
+        return [*(["tpu.nodes.create"] if settings.recovery.enabled else []), *TPU_PERMISSIONS]
+    role: dict[str, list[str]] = _catalog()["agent"]
+    public = role["public addresses"] if settings.tpu.external_ips else []
+    return sorted([*role["each"], *role[form_of(settings)], *public])
+
+
+def form_of(settings: StackSettings) -> str:
+    """Return `machine` or `slice` for a TPU on Compute Engine, else nothing."""
+    return "" if not settings.is_compute else "slice" if _is_slice(settings) else "machine"
 
 
 def every_permission() -> list[str]:
@@ -162,7 +173,8 @@ def makes_accounts(settings: StackSettings) -> bool:
     jobs = settings.jobs
     of_jobs = jobs.apart and jobs.service_account is None
     of_vertex = jobs.vertex is not None and jobs.vertex.service_account is None
-    return settings.service_account is None or of_jobs or of_vertex
+    of_watcher = settings.has_watcher and settings.recovery.service_account is None
+    return settings.service_account is None or of_jobs or of_vertex or of_watcher
 
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:

@@ -88,6 +88,8 @@ def elsewhere(settings: StackSettings, names: Names) -> list[Grant]:
     if settings.grant_roles:
         return []
     found = of_machines(settings, names)
+    if settings.has_watcher:
+        found += of_watcher(settings, names)
     if settings.jobs.apart:
         found += of_jobs(settings, names)
     if settings.keeps_limits:
@@ -110,11 +112,19 @@ def commands(settings: StackSettings, names: Names) -> list[str]:
 
 def of_machines(settings: StackSettings, names: Names) -> list[Grant]:
     """Return the fewest roles with which the machines train."""
-    metrics = ["roles/monitoring.metricWriter"] if settings.vm.ops_agent else []
-    member = _member(names.email)
+    member, metrics = _member(names.email), () if settings.has_watcher else _metrics(settings)
     return [
         *on_bucket("storage.", names, member, read_only_object(settings)),
-        *_on_project(settings, "", member, [*_roles(settings), *metrics]),
+        *_on_project(settings, "", member, (*_roles(settings), *metrics)),
+    ]
+
+
+def of_watcher(settings: StackSettings, names: Names) -> list[Grant]:
+    """Return those of a VM that only recreates the TPU, whose own machines must not create any."""
+    member = _member(names.watcher_email)
+    return [
+        *on_bucket("watcher-storage.", names, member, read_only_object(settings)),
+        *_on_project(settings, "watcher-", member, (_LOGS, *_metrics(settings))),
     ]
 
 
@@ -130,7 +140,8 @@ def of_jobs(settings: StackSettings, names: Names) -> list[Grant]:
 
 def of_limits(settings: StackSettings, names: Names) -> list[Grant]:
     """Return the right to take the TPU down, and with recovery to give the new one its account."""
-    project, member = settings.project, _member(names.email)
+    project = settings.project
+    member = _member(names.watcher_email if settings.has_watcher else names.email)
     role = f"projects/{project}/roles/{settings.limits.role}"
     found = [Grant("agent", On.PROJECT, project, role, member)]
     # A classic node acts as an account of Google's.
@@ -158,6 +169,7 @@ def outlives(grant: Grant, settings: StackSettings) -> bool:
     """Return whether a grant stays on destroy: others may need the same, and have it by now."""
     jobs, vertex = settings.jobs, settings.jobs.vertex
     given = [settings.service_account, jobs.service_account, vertex and vertex.service_account]
+    given.append(settings.recovery.service_account)
     if grant.on is On.ACCOUNT and grant.target not in given:
         return False  # The account is the stack's own.
     if not grant.member:  # All TPU Nodes of a project have the same account of Google's.
@@ -217,8 +229,12 @@ def _roles(settings: StackSettings) -> tuple[str, ...]:
     return (_LOGS,) if settings.is_compute else PROJECT_ROLES
 
 
+def _metrics(settings: StackSettings) -> tuple[str, ...]:
+    return ("roles/monitoring.metricWriter",) if settings.vm.ops_agent else ()
+
+
 def _on_project(
-    settings: StackSettings, name: str, member: str, roles: tuple[str, ...] | list[str]
+    settings: StackSettings, name: str, member: str, roles: tuple[str, ...]
 ) -> list[Grant]:
     return [
         Grant(f"{name}{role.rpartition('/')[2]}", On.PROJECT, settings.project, role, member)

@@ -47,8 +47,8 @@ class Names:
     """The names, with NAME for what each is. What belongs to one gets a part more at the end."""
     bucket: str
     project: str
-    given: tuple[str | None, str | None, str | None] = (None, None, None)
-    """Addresses of accounts that are there already: the machines', the jobs' and Vertex AI's."""
+    given: tuple[str | None, ...] = (None, None, None, None)
+    """Addresses of accounts that are there: the machines', jobs', Vertex AI's and watcher's."""
 
     def _of(self, kind: str) -> str:
         return self.pattern.replace(NAME, kind)
@@ -104,6 +104,11 @@ class Names:
         return self._of("vx")
 
     @property
+    def watcher_account(self) -> str:
+        """Account id of the service account of a VM that only recreates the TPU."""
+        return self._of("vm")
+
+    @property
     def email(self) -> str:
         """Address of the account of the machines."""
         return self.given[0] or self.email_of(self.account, self.project)
@@ -117,6 +122,11 @@ class Names:
     def vertex_email(self) -> str:
         """Address of the account that Vertex AI runs jobs as."""
         return self.given[2] or self.email_of(self.vertex_account, self.project)
+
+    @property
+    def watcher_email(self) -> str:
+        """Address of the account of a VM that only recreates the TPU."""
+        return self.given[3] or self.email_of(self.watcher_account, self.project)
 
     @staticmethod
     def email_of(account: str, project: str) -> str:
@@ -152,7 +162,8 @@ def names_of(settings: StackSettings, stack: str) -> Names:
     bucket = settings.bucket.name or (pattern.replace(NAME, "data") if given else of_project)
     jobs = settings.jobs
     vertex = jobs.vertex.service_account if jobs.vertex else None
-    accounts = (settings.service_account, jobs.service_account, vertex)
+    watcher = settings.recovery.service_account
+    accounts = (settings.service_account, jobs.service_account, vertex, watcher)
     return Names(pattern, bucket, settings.project, accounts)
 
 

@@ -123,15 +123,21 @@ def declare(stack: checks.CheckedStack) -> Outputs:
     # as its account. Where its worker 0 trains, the agent there needs the machines' own.
     of_tpu, jobs = machines, None
     if settings.jobs.apart:
-        jobs = identity.Identity(stack, enabled, store, machines)
+        jobs = identity.Identity(stack, enabled, store, "jobs", machines)
         of_tpu = jobs if not settings.trains_on_tpu else machines
+    # What runs on a TPU of Compute Engine must not be able to create machines.
+    watches = settings.has_watcher
+    agent = identity.Identity(stack, enabled, store, "watcher") if watches else machines
     if settings.keeps_limits:
-        identity.Limits(stack, enabled, machines, of_tpu)
+        identity.Limits(stack, enabled, agent, of_tpu)
     if settings.messages.any:
         alerts.Messages(stack, enabled)
     around = machine.Surroundings(stack, enabled, network.Network(stack, enabled), machines, store)
     if settings.is_compute:
         compute = tpu.ComputeTpu(around)
+        if watches:
+            watcher, group = replace(around, identity=agent), settings.vm.instance_group
+            vm.Vm(watcher) if group is None else vm.InstanceGroup(watcher, group)
         return _outputs(around, compute, compute.host, jobs=jobs)
     form = tpu.TpuVm if settings.tpu.queue is None else tpu.QueuedTpu
     made: tpu.Tpu = (tpu.TpuNode if settings.is_node else form)(replace(around, identity=of_tpu))
@@ -184,7 +190,7 @@ def _outputs(
         "tpu_zones": list(settings.tpu_zones),
         "vm_address": vm_address,
         "vm_name": vm_name,
-        "vm_zone": settings.vm_zone,
+        "vm_zone": settings.zone if settings.is_compute else settings.vm_zone,
     }
     # A KeyError here means that an output is described and not made.
     return {name: values[name] for name in OUTPUTS}

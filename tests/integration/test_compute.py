@@ -121,6 +121,40 @@ def test_a_spot_machine_runs_jobs_is_recreated_when_google_takes_it_and_leaves_n
     assert cloud.status()["resources"] == before
 
 
+def test_a_vm_recreates_a_preempted_machine_whose_queue_goes_on(
+    deploy: Callable[..., Stack],
+    trainer: Path,
+    cloud: LocalCloudCommand,
+    google: requests.Session,
+    tmp_path: Path,
+) -> None:
+    before = cloud.status()["resources"]
+    engine = deploy(
+        architecture="compute",
+        zone=ZONE,
+        tpu=TPU,
+        training={"runOn": "tpu", "wheel": str(trainer)},
+        jobs={"enabled": True},
+        recovery={"enabled": True},
+    )
+    engine.up(ignore)
+    outputs = engine.outputs()
+    assert engine.up(ignore).changed == 0
+
+    def number() -> str | None:
+        found = google.get(f"{INSTANCES}/tpu-stack-local-tpu").json()
+        return str(found["id"]) if found.get("status") == "RUNNING" else None
+
+    run_job(cloud, outputs["bucket_url"], tmp_path, "first")
+    made = number()
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu")
+    until(lambda: number() not in (made, None), "the agent on the VM has recreated it")
+    run_job(cloud, outputs["bucket_url"], tmp_path, "second")
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before
+
+
 def test_a_migrated_stack_is_one_machine_next_to_the_bucket_that_it_had(
     deploy: Callable[..., Stack],
     pulumi: Callable[..., subprocess.Popen[str]],

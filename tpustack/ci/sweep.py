@@ -15,13 +15,15 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from tpu_core.compute import COMPUTE
 from tpu_core.google import vertex_root
+from tpu_core.times import parse_time
 from tpu_infra.catalog import vertex_regions
 from tpu_infra.names import MADE_FOR, MARK, VERTEX, mark_of
 from tpu_infra.resources.vertex import UNENDED, account_of
 from tpustack.ci import deployment, forge, pipeline
 from tpustack.ci.result import Outcome, Result, Run, explained, failed
-from tpustack.cloud.google import COMPUTE, Forbidden, Google, NotFound, parse_time, says_disabled
+from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
 from tpustack.errors import TpustackError
 
 # Bounds what a mistake in the branches or the backend can cost.

@@ -10,11 +10,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from tpu_core import google as core
+from tpu_core.compute import COMPUTE, GROUPS, settles
+from tpu_core.times import in_utc
 from tpu_infra import credentials
 from tpu_infra.names import Names, project_of
 from tpustack.errors import TpustackError, UsageError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tpu_infra.grants import On
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
-COMPUTE = "https://compute.googleapis.com/compute/v1"
 MANAGER = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
 # Seconds for which a read is repeated. A write is sent once: it may have been carried out although
 # its answer was lost, and a second custom job costs money.
@@ -286,10 +286,6 @@ def require_project(project: str) -> None:
 
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
 _INSTANCES = f"{COMPUTE}/projects/{{}}/zones/{{}}/instances"
-INSTANCE = f"{_INSTANCES}/{{}}"
-"""The address of an instance, by project, zone and name."""
-GROUPS = f"{COMPUTE}/projects/{{}}/zones/{{}}/instanceGroupManagers/{{}}"
-"""The address of a managed instance group, by project, zone and name."""
 # What an instance with a TPU is, in the words of the TPU API; any other status is its end.
 _STATES = {"RUNNING": "READY"} | dict.fromkeys(("PENDING", "PROVISIONING", "STAGING"), "CREATING")
 
@@ -375,13 +371,6 @@ def _waiting(google: Google, project: str, zone: str, name: str) -> dict[str, An
     why = {"health": errors[0]["code"], "healthDescription": errors[0]["message"]} if errors else {}
     made = in_utc(group["creationTimestamp"])
     return {"name": name, "state": "CREATING", "createTime": made, **why}
-
-
-def settles(group: Mapping[str, Any]) -> bool:
-    """Return whether a managed group stays as it is: nothing is done with any of its machines."""
-    status = group["status"]
-    making = status.get("bulkInstanceOperation", {}).get("inProgress", False)
-    return bool(status["isStable"] and not making)
 
 
 _METRICS = (
@@ -481,23 +470,6 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the zones that a stack's TPUs may be in, by its outputs."""
     return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))
-
-
-def in_utc(text: str) -> str:
-    """Return a time as the TPU API writes it, which knows no other zone than UTC."""
-    return f"{parse_time(text).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-
-
-# Python 3.10 reads no fractions of nanoseconds, and no Z.
-_FRACTION = re.compile(r"\.\d+")
-
-
-def parse_time(text: str) -> datetime:
-    """Parse a time with its zone, to the second. Raises ValueError.
-
-    Compute Engine writes Pacific time (-07:00), the engine the machine's own.
-    """
-    return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))
 
 
 # --- What is granted, and what Vertex AI reaches

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpu_core import words
+from tpu_core.compute import INSTANCE
 from tpu_core.ledger import read
 from tpustack import errors, goodput
-from tpustack.cloud.google import INSTANCE, Forbidden, Google, NotFound, look_up, why_unreadable
+from tpustack.cloud.google import Forbidden, Google, NotFound, look_up, why_unreadable
 from tpustack.console import unbroken
 from tpustack.logs.diagnosis import Log
 

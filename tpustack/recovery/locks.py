@@ -20,8 +20,9 @@ from urllib.parse import unquote, urlsplit
 from tpu_core.bucket import Bucket
 from tpu_core.process import Process, parse
 from tpu_core.records import dump, replace_file
+from tpu_core.times import parse_time
 from tpu_infra.names import backend
-from tpustack.cloud.google import Google, parse_time
+from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
 
 Ended = Callable[[str], bool]

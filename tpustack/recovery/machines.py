@@ -11,13 +11,14 @@ from typing import Any
 
 from tpu_core import paths
 from tpu_core.bucket import Bucket
+from tpu_core.compute import GROUPS, INSTANCE, Ask, lacking, phase_of, template
 from tpu_core.google import Json
 from tpu_core.memory import Memory, birth
-from tpu_core.times import seconds
+from tpu_core.times import in_utc, seconds
 from tpu_core.tpu import Seen
 from tpu_infra.names import names_of
 from tpu_infra.settings import StackSettings
-from tpustack.cloud.google import COMPUTE, GROUPS, INSTANCE, Google, NotFound, in_utc, settles
+from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
 
 _VM = "gcp:compute/instance:Instance"
@@ -40,8 +41,7 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
             state = google.get(INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
         except NotFound:
             state = "gone"
-        # Compute Engine stops a preempted VM. https://docs.cloud.google.com/compute/docs/instances/spot
-        if state in ("TERMINATED", "gone"):
+        if state == "gone" or phase_of(state) == "lost":
             found[resource["urn"]] = state
     return found
 
@@ -49,9 +49,6 @@ def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str
 def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the URNs of the groups in a stack's state that are slices lost for good.
 
-    Google recreates a slice that failed in capacity that it manages, but none of which a machine
-    was preempted or deleted (docs.cloud.google.com/tpu/docs/failure-recovery), and such a slice
-    can't be completed. A group that isn't stable is being changed, or will be; it is left alone.
     Raises TpustackError when the caller may not look.
     """
     found = {}
@@ -61,51 +58,21 @@ def lost_slices(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[
             continue
         url = GROUPS.format(declared["project"], declared["zone"], declared["name"])
         try:
-            lacking = _lacking(google, declared["project"], url, google.get(url))
+            lacks = lacking(_asking(google), declared["project"], url, google.get(url))
         except NotFound:
-            lacking = "gone"
-        if lacking:
-            found[resource["urn"]] = lacking
+            lacks = "gone"
+        if lacks:
+            found[resource["urn"]] = lacks
     return found
 
 
-def _lacking(google: Google, project: str, url: str, group: Mapping[str, Any]) -> str:
-    """Return which machines a group lacks for good; empty if none, or if it is being changed."""
-    if not settles(group):
-        return ""
-    listed = google.post(f"{url}/listManagedInstances", {}).get("managedInstances", [])
-    # It was stable a moment ago; Google may have begun to bring one back since.
-    if any(each.get("currentAction", "NONE") != "NONE" for each in listed):
-        return ""
-    size = int(group["targetSize"])
-    # One that does not exist has no status.
-    states = [each["instanceStatus"] for each in listed if "instanceStatus" in each]
-    running = [each for each in states if each not in ("STOPPED", "TERMINATED")]
-    # Google restarts one that is stopped, unless told not to: then a host of a spot slice has
-    # turned itself off because another was lost. Of flex-start's, told so too, a person stopped it.
-    told = group.get("instanceLifecyclePolicy", {}).get("defaultActionOnFailure") == "DO_NOTHING"
-    if told and len(running) < len(states) and _is_spot(google, project, group):
-        states = running
-    missing = size - len(states)
-    return f"without {missing} of its {size} machines" if missing > 0 else ""
-
-
-def _is_spot(google: Google, project: str, group: Mapping[str, Any]) -> bool:
-    scheduling = _template(google, project, group).get("scheduling", {})
-    return bool(scheduling.get("provisioningModel") == "SPOT")
-
-
-def _template(google: Google, project: str, group: Mapping[str, Any]) -> Json:
-    """Return the properties of the machines in a group's template."""
-    name = group["instanceTemplate"].rpartition("/")[2]
-    found: Json = google.get(_TEMPLATES.format(project, name))["properties"]
-    return found
+def _asking(google: Google) -> Ask:
+    return lambda url, body: google.get(url) if body is None else google.post(url, body)
 
 
 # How long they live.
 
 _TEMPLATE = "gcp:compute/instanceTemplate:InstanceTemplate"
-_TEMPLATES = f"{COMPUTE}/projects/{{}}/global/instanceTemplates/{{}}"
 # Whose a resource is; infra/tpu_infra/checks writes it.
 _LABEL = "tpu-stack"
 _ADDRESSES = {_GROUP: GROUPS, _VM: INSTANCE}
@@ -177,7 +144,7 @@ def end_machines(
     """
     names = names_of(settings, stack)
     name, bucket = names.tpu, names.bucket
-    hours = settings.limits.time_to_live_hours
+    hours, ask = settings.limits.time_to_live_hours, _asking(google)
     for address in _ADDRESSES.values():
         url = address.format(settings.project, settings.zone, name)
         with suppress(NotFound):  # Someone may also be faster.
@@ -185,8 +152,8 @@ def end_machines(
             # Its age alone is enough, whatever else Google does not answer.
             if hours and _born(google, bucket, name, found, say) + hours * 3600 <= time.time():
                 why = f"its {hours:g} hours are over"
-            elif lacking := address is GROUPS and _lacking(google, settings.project, url, found):
-                why = f"it is {lacking}"
+            elif address is GROUPS and (lacks := lacking(ask, settings.project, url, found)):
+                why = f"it is {lacks}"
             else:
                 continue
             _require_own(google, settings, stack, found)
@@ -202,7 +169,7 @@ def _require_own(
     A group has no labels; its template has those of its machines.
     """
     if "instanceTemplate" in found:
-        found = _template(google, settings.project, found)
+        found = template(_asking(google), settings.project, found)
     require_label(names_of(settings, stack).tpu, settings.zone, stack, found)
 
 

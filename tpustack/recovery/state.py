@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from tpu_core.times import parse_time
 from tpu_infra.names import MARK, Names
-from tpustack.cloud.google import parse_time
 from tpustack.errors import TpustackError
 
 Resource = Mapping[str, Any]

@@ -68,6 +68,12 @@ install_ops_agent() {
 
 serve_health
 
-start_training "$(attribute tpu-name)" \
-  "TPU_TRAINING_NOTICES=$(attribute bucket-url)/notices/$(attribute tpu-name)"
-install_ops_agent
+if attribute tpu-form >/dev/null; then
+  # A TPU on Compute Engine trains on its own machines: the agent recreates them.
+  require_scope
+  start_agent
+else
+  start_training "$(attribute tpu-name)" \
+    "TPU_TRAINING_NOTICES=$(attribute bucket-url)/notices/$(attribute tpu-name)"
+  install_ops_agent
+fi

@@ -121,11 +121,12 @@ def check_compute_form(settings: StackSettings, context: Context) -> Iterator[Pr
         return
     tpu, queued, vm = settings.tpu, settings.tpu.queued, settings.vm.written()
     if not settings.trains_on_tpu:
-        why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
+        why = "is for a VM that drives the TPU; with architecture compute the TPU's machines train"
         yield Problem("training.runOn", settings.training.run_on.value, why, "Set tpu")
     # One message for the group, whatever is in it.
-    why = "is for a VM next to the TPU; with architecture compute the TPU is the only machine"
-    yield from misplaced({"vm": vm or None}, why, "Remove the group")
+    why = "is for a VM next to the TPU, which architecture compute has only for recovery.enabled"
+    alone = vm and not settings.recovery.enabled
+    yield from misplaced({"vm": vm if alone else None}, why, "Remove the group")
     queueing = queued.written() if queued else {}
     own = {"runHours", "reservation", "reservationBound"}
     yield from misplaced(
@@ -180,7 +181,12 @@ def warn_about_compute(settings: StackSettings, context: Context) -> Iterator[st
     host, capacity = host_of(settings, context), settings.tpu.capacity
     if host is None:
         return
-    if capacity is Capacity.SPOT:
+    if settings.has_vm:
+        yield (
+            "recovery.enabled: the VM only recreates a preempted TPU. The trainer or the jobs run "
+            "on the TPU's machines."
+        )
+    elif capacity is Capacity.SPOT:
         yield (
             "tpu.capacity is spot: a preemption deletes the machine. Run `tpustack recover --loop "
             f"--stack {context.stack}` on another computer to recreate it; then training and jobs "

@@ -131,6 +131,7 @@ def _limits(settings: StackSettings, names: Names) -> Iterator[tuple[str, str, t
         names.account: settings.service_account is None,
         names.jobs_account: jobs.apart and jobs.service_account is None,
         names.vertex_account: jobs.vertex is not None and jobs.vertex.service_account is None,
+        names.watcher_account: settings.has_watcher and settings.recovery.service_account is None,
     }
     yield from (("service account", name, _ID) for name, is_made in accounts.items() if is_made)
     if settings.keeps_limits and settings.limits.role is None:
@@ -177,6 +178,14 @@ def check_accounts(settings: StackSettings, context: Context) -> Iterator[Proble
         why = "is for jobs with an account of their own, which needs jobs.enabled without "
         why += "jobs.asRoot"
         yield from misplaced({"jobs.serviceAccount": jobs.service_account}, why, "Remove it")
+    watcher = settings.recovery.service_account
+    if not settings.has_watcher:
+        why = "is for a VM that recreates a TPU with architecture compute"
+        yield from misplaced({"recovery.serviceAccount": watcher}, why, "Remove it")
+    elif watcher in (own.email, own.jobs_email):
+        why = "is the account of the TPU's machines or jobs, which could then create machines"
+        cure = "Use another account, or leave it out"
+        yield Problem("recovery.serviceAccount", watcher, why, cure)
     named = {
         "jobs.serviceAccount": jobs.apart and own.jobs_email == own.email,
         "jobs.vertex.serviceAccount": jobs.vertex is not None and own.vertex_email == own.email,
@@ -196,7 +205,7 @@ def check_grants(settings: StackSettings, context: Context) -> Iterator[Problem]
         return
     limits, encryption = settings.limits, settings.bucket.encryption
     if settings.keeps_limits and limits.role is None:
-        *most, last = permissions_of_role(creates=settings.recovery.enabled)
+        *most, last = permissions_of_role(settings)
         cure = f"Set the ID of a custom role with {', '.join(most)} and {last}"
         why = "is required with grantRoles: false, because the stack creates no role either"
         yield Problem("limits.role", UNSET, why, cure)

@@ -412,12 +412,22 @@ def check_recovery(settings: StackSettings, context: Context) -> Iterator[Proble
 
 def _why_not(settings: StackSettings) -> tuple[str, str] | None:
     """Return why the agent can't recreate the TPU, and the cure; None if it can."""
-    queue = settings.tpu.queue
+    queue, elsewhere = settings.tpu.queue, "run `tpustack recover --loop --stack NAME`"
+    if settings.is_compute:
+        if settings.tpu.capacity is not Capacity.SPOT:
+            # docs.cloud.google.com/tpu/docs/failure-recovery: managed capacity recovers itself.
+            why = f"Google itself recovers or ends machines of {settings.tpu.capacity} capacity"
+            return f"on Compute Engine it is for tpu.capacity: spot; {why}", "Remove it"
+        if not settings.vm.create:
+            return "vm.create: false leaves no VM for the agent", "Remove one of the two"
+        if settings.network.project:
+            why = "the agent's account may not use the subnetwork of network.project"
+            return why, f"Remove it, and {elsewhere} on another computer"
+        return None
     if settings.trains_on_tpu:
-        where = "architecture compute" if settings.is_compute else "training.runOn: tpu"
         return (
-            f"with {where} the agent would be lost along with the TPU",
-            "Remove it, and run `tpustack recover --loop --stack NAME` on another computer",
+            "with training.runOn: tpu the agent would be lost along with the TPU",
+            f"Remove it, and {elsewhere} on another computer",
         )
     if queue is not None and (queue.run_hours or queue.reservation_bound):
         ends = "after tpu.queued.runHours" if queue.run_hours else "when the reservation ends"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from typing import Literal
 
 import pulumi
 import pulumi_gcp as gcp
@@ -32,20 +33,30 @@ class Identity(pulumi.ComponentResource):
         stack: CheckedStack,
         services: ProjectServices,
         bucket: Bucket,
+        kind: Literal["identity", "jobs", "watcher"] = "identity",
         machines: Identity | None = None,
     ) -> None:
-        """With `machines` it is the account of their jobs, whose tokens they make."""
-        super().__init__("tpu-stack:infra:Identity", "identity" if machines is None else "jobs")
+        """Declare the account of the machines, of their jobs, or of a VM that only recreates.
+
+        `machines` make the tokens of the jobs' account.
+        """
+        super().__init__("tpu-stack:infra:Identity", kind)
         own, settings = stack.names, stack.settings
-        given, email, account_id = settings.service_account, own.email, own.account
-        if machines is not None:
-            given, email = settings.jobs.service_account, own.jobs_email
-            account_id = own.jobs_account
+        of_jobs = (settings.jobs.service_account, own.jobs_email, own.jobs_account)
+        of_watcher = (settings.recovery.service_account, own.watcher_email, own.watcher_account)
+        (given, email, account_id), found = {
+            "identity": (
+                (settings.service_account, own.email, own.account),
+                grants.of_machines,
+            ),
+            "jobs": (of_jobs, grants.of_jobs),
+            "watcher": (of_watcher, grants.of_watcher),
+        }[kind]
         self.email = pulumi.Output.from_input(email)
         if given is None:
             account = gcp.serviceaccount.Account(
                 # The URN of a resource has the type of its parent, not its name.
-                "account" if machines is None else "jobs-account",
+                "account" if kind == "identity" else f"{kind}-account",
                 project=settings.project,
                 account_id=account_id,
                 display_name="Machines of a tpu-stack",
@@ -57,7 +68,6 @@ class Identity(pulumi.ComponentResource):
                 ),
             )
             self.email, self.made = account.email, (account,)
-        found = grants.of_machines if machines is None else grants.of_jobs
         needs = [*self.made, *(machines.made if machines else ())]
         grant(found(settings, own), stack, services, bucket, self, needs)
         self.register_outputs({"email": self.email})
@@ -71,26 +81,26 @@ class Limits(pulumi.ComponentResource):
     """
 
     def __init__(
-        self, stack: CheckedStack, services: ProjectServices, machines: Identity, tpu: Identity
+        self, stack: CheckedStack, services: ProjectServices, agent: Identity, tpu: Identity
     ) -> None:
-        """`tpu` is whom the TPU acts as."""
+        """`agent` is whom the agent acts as, `tpu` whom the TPU does."""
         super().__init__("tpu-stack:infra:Limits", "limits")
         settings = stack.settings
-        agent, *others = grants.of_limits(settings, stack.names)
-        role: pulumi.Input[str] = agent.role
+        right, *others = grants.of_limits(settings, stack.names)
+        role: pulumi.Input[str] = right.role
         if settings.limits.role is None:
             role = gcp.projects.IAMCustomRole(
                 "agent",
                 project=settings.project,
                 role_id=f"{stack.names.limits_role}_{week(datetime.now(timezone.utc))}",
                 title="Keeps the limits of a tpu-stack",
-                permissions=deployer.permissions_of_role(creates=settings.recovery.enabled),
+                permissions=deployer.permissions_of_role(settings),
                 opts=services.after(
                     apis.IAM_API, apis.PROJECTS_API, parent=self, ignore_changes=["roleId"]
                 ),
             ).name
-        needs = [*machines.made, *tpu.made]
-        grant([agent], stack, services, None, self, needs, role=role)
+        needs = [*agent.made, *tpu.made]
+        grant([right], stack, services, None, self, needs, role=role)
         grant(others, stack, services, None, self, needs)
         self.register_outputs({})
 

@@ -16,6 +16,7 @@ from tpu_infra.components.identity import Identity
 from tpu_infra.components.network import Network
 from tpu_infra.components.services import ProjectServices
 from tpu_infra.cost import without_price
+from tpu_infra.deployer import form_of
 from tpu_infra.settings.machines import Backend, RunOn, TimeoutSettings
 
 # The task that an idle VM's start-up script would have.
@@ -53,10 +54,17 @@ class Surroundings:
 
 def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
     """Return the VM's metadata without its start-up script."""
-    vm = stack.settings.vm
+    vm, form = stack.settings.vm, form_of(stack.settings)
+    # On Compute Engine it has the agent and nothing else: its TPU runs the trainer or the jobs.
+    does = {
+        **_about(stack, bucket),
+        **_messages(stack),
+        Metadata.TPU_FORM: form,
+        Metadata.AGENT: program(),
+        Metadata.LIMITS: _limits(stack),
+    }
     return {
-        **_job(stack, bucket, VM_PACKAGE),
-        **_trainer(stack, RunOn.VM),
+        **(does if form else _job(stack, bucket, VM_PACKAGE) | _trainer(stack, RunOn.VM)),
         "enable-oslogin": "TRUE" if vm.os_login else "FALSE",
         # The serial port can be read as long as the VM runs; Cloud Logging keeps it for 30 days
         # (cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output, 2026-11).
@@ -66,8 +74,9 @@ def vm_metadata(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[s
 
 
 def vm_script(stack: CheckedStack) -> str | None:
-    """Return the VM's start-up script; None unless it runs the trainer."""
-    return startup_script("vm.sh") if not stack.settings.trains_on_tpu else None
+    """Return the VM's start-up script; None unless it runs the trainer, or recreates the TPU."""
+    acts = stack.settings.is_compute or not stack.settings.trains_on_tpu
+    return startup_script("vm.sh") if acts else None
 
 
 def vm_task(stack: CheckedStack) -> str:
@@ -148,21 +157,28 @@ def _job(stack: CheckedStack, bucket: Bucket, package: str) -> dict[str, pulumi.
 
     The start-up script `common.sh` reads each key.
     """
-    settings, tpus = stack.settings, stack.names.tpus(stack.settings.tpu.slices)
+    tpus = stack.names.tpus(stack.settings.tpu.slices)
     return {
-        Metadata.TPU_NAME: tpus[0],
+        **_about(stack, bucket),
         **({Metadata.TPU_NAMES: ",".join(tpus)} if len(tpus) > 1 else {}),
         **({Metadata.WHEELS: stack.wheels} if stack.wheels else {}),
-        Metadata.TPU_ZONE: settings.zone,
-        Metadata.TPU_PROJECT: settings.project,
-        Metadata.BUCKET_URL: bucket.url,
         Metadata.WHEEL: bucket.wheel_url,
         Metadata.WHEEL_SHA256: bucket.wheel_sha256,
         Metadata.ARGUMENTS: json.dumps(stack.arguments),
         Metadata.TENSORFLOW: stack.trainer_tensorflow,
-        Metadata.JOB: stack.job,
         Metadata.TENSORFLOW_LOCK: lock_of(package, stack.trainer_tensorflow) or NO_LOCK,
         **_agent(stack),
+    }
+
+
+def _about(stack: CheckedStack, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
+    """Return what every agent knows of the TPU and of where its records are."""
+    return {
+        Metadata.TPU_NAME: stack.names.tpus(stack.settings.tpu.slices)[0],
+        Metadata.TPU_ZONE: stack.settings.zone,
+        Metadata.TPU_PROJECT: stack.settings.project,
+        Metadata.BUCKET_URL: bucket.url,
+        Metadata.JOB: stack.job,
     }
 
 
@@ -180,27 +196,34 @@ def _trainer(stack: CheckedStack, machine: RunOn) -> dict[str, pulumi.Input[str]
 def _agent(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
     """Return what the agent does besides running the trainer."""
     settings, found = stack.settings, dict[str, pulumi.Input[str]]()
-    if settings.keeps_limits:
+    # A machine of Compute Engine that is the TPU can't recreate itself.
+    if settings.keeps_limits and not settings.is_compute:
         found[Metadata.LIMITS] = _limits(stack)
     if settings.jobs.enabled:
         found[Metadata.JOBS] = AS_ROOT if settings.jobs.as_root else stack.names.jobs_email
-    if settings.messages.any:
-        found[Metadata.MESSAGES] = json.dumps({"log": stack.names.messages_log})
+    found |= _messages(stack)
     if len(settings.tpu_zones) > 1:
         found[Metadata.TPU_ZONES] = ",".join(settings.tpu_zones)
     return found
 
 
+def _messages(stack: CheckedStack) -> dict[str, pulumi.Input[str]]:
+    log = json.dumps({"log": stack.names.messages_log})
+    return {Metadata.MESSAGES: log} if stack.settings.messages.any else {}
+
+
 def _limits(stack: CheckedStack) -> str:
     settings, limits = stack.settings, stack.settings.limits
-    recovery, queue = settings.recovery, settings.tpu.queue
+    # Compute Engine knows no queue.
+    recovery, queue = settings.recovery, None if settings.is_compute else settings.tpu.queue
     budgets = {"preemption": recovery.preemptions_per_day, "failure": recovery.failures_per_day}
     limited = {
         "tpus": stack.names.tpus(settings.tpu.slices),
         "timeToLiveHours": limits.time_to_live_hours,
         "idleMinutes": limits.idle_minutes,
         # A group would restart a VM that turns itself off when the TPU's time is up.
-        "turnOff": not settings.trains_on_tpu and settings.vm.instance_group is None,
+        "turnOff": (settings.is_compute or not settings.trains_on_tpu)
+        and settings.vm.instance_group is None,
         "recovery": budgets if recovery.enabled else None,
         # The TPUs of a request in the queue are lost and recreated together.
         "request": stack.names.tpu if recovery.enabled and queue else None,

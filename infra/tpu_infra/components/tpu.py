@@ -1,6 +1,7 @@
 """The TPU in its four forms, its data disks, and what all forms look like to the program."""
 
 import hashlib
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timezone
@@ -15,6 +16,7 @@ from tpu_infra import apis, grants, names
 from tpu_infra.catalog.entries import Accelerator, Host
 from tpu_infra.components import machine
 from tpu_infra.components.identity import grant
+from tpu_infra.deployer import form_of
 from tpu_infra.settings import machines
 
 _HOUR = 3600
@@ -405,7 +407,7 @@ class TpuNode(Tpu):
 
 
 class ComputeTpu(Tpu):
-    """Machines of Compute Engine with a TPU: its hosts, and the stack's only machines.
+    """Machines of Compute Engine with a TPU: its hosts, on which the trainer or the jobs run.
 
     Google stops one for maintenance, since no TPU moves to another machine, and deletes one that it
     takes: that is what ends its costs, and a refresh sees that it is gone.
@@ -449,8 +451,35 @@ class ComputeTpu(Tpu):
             opts=pulumi.ResourceOptions.merge(opts, own),
             **self._properties(host),
         )
+        self.declare_for_agent({self.slices[0]: self._instance(host, disk)}, [made])
         self.host = made.name
         return self.host
+
+    def _instance(self, host: Host, disk: Any) -> Json:
+        """Return the machine as the API's Instance, which is what the provider asks for."""
+        own, zone = self._properties(host), f"zones/{self.stack.settings.zone}"
+        # The provider takes PROJECT/FAMILY, the API the whole path.
+        project, _, family = disk["image"].partition("/")
+        boot = {
+            "sourceImage": f"projects/{project}/global/images/family/{family}",
+            "diskSizeGb": str(disk["size"]),
+            "diskType": f"{zone}/diskTypes/{disk['type']}",
+        }
+        (interface,) = own["network_interfaces"]
+        spread = own["advanced_machine_features"]
+        return filled(
+            name=self.slices[0],
+            machineType=f"{zone}/machineTypes/{own['machine_type']}",
+            disks=[{"boot": True, "autoDelete": True, "initializeParams": boot}],
+            networkInterfaces=[_in_camel_case(interface)],
+            advancedMachineFeatures=_in_camel_case(spread or {}),
+            scheduling=_in_camel_case(own["scheduling"]),
+            shieldedInstanceConfig=_in_camel_case(own["shielded_instance_config"]),
+            serviceAccounts=[own["service_account"]],
+            tags={"items": own["tags"]},
+            metadata={"items": [{"key": k, "value": v} for k, v in own["metadata"].items()]},
+            labels=self.stack.marked_labels,
+        )
 
     def _slice(
         self, host: Host, whole: Accelerator, opts: pulumi.ResourceOptions
@@ -522,9 +551,24 @@ class ComputeTpu(Tpu):
                 opts, pulumi.ResourceOptions(replace_on_changes=["*"])
             ),
         )
+        body = self._group(whole.hosts, template.self_link, policy.self_link)
+        self.declare_for_agent({name: body}, [group])
         made: pulumi.Output[str] = group.name
         self.host = made.apply(lambda name: stack.names.machine_of_slice(name, 0))
         return made
+
+    def _group(self, hosts: int, template: Any, policy: Any) -> Json:
+        """Return a spot slice as the API's InstanceGroupManager."""
+        return {
+            "name": self.slices[0],
+            "baseInstanceName": f"{self.slices[0]}-###",
+            "versions": [{"instanceTemplate": template}],
+            "targetSize": hosts,
+            "targetSizePolicy": {"mode": "BULK"},
+            "resourcePolicies": {"workloadPolicy": policy},
+            "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+            "labels": self.stack.marked_labels,
+        }
 
     def _disk(self, whole: Accelerator) -> Any:
         return {
@@ -575,6 +619,8 @@ class ComputeTpu(Tpu):
         model = "RESERVATION_BOUND" if bound else "STANDARD" if stands else capacity.name
         life = self.stack.settings.limits.time_to_live_hours
         hours = (queued and queued.run_hours) if ends else life
+        # A stopped one is seen to be preempted; what is gone may have been deleted by a person.
+        kept = self.stack.settings.has_watcher and form_of(self.stack.settings) == "machine"
         scheduling: dict[str, Any] = {
             "on_host_maintenance": "TERMINATE",
             "provisioning_model": model,
@@ -585,7 +631,7 @@ class ComputeTpu(Tpu):
         if hours:
             scheduling["max_run_duration"] = {"seconds": round(hours * _HOUR)}
         if hours or bound or not stands:
-            scheduling["instance_termination_action"] = "DELETE"
+            scheduling["instance_termination_action"] = "STOP" if kept else "DELETE"
         return scheduling
 
     def _reservation(self) -> Any:
@@ -613,6 +659,14 @@ class ComputeTpu(Tpu):
 def filled(**values: Any) -> Json:
     """Return the values that are not empty: Google's JSON leaves the others out."""
     return {name: value for name, value in values.items() if value}
+
+
+def _in_camel_case(properties: Json) -> Json:
+    """Return properties of the provider under the names that the API has for them."""
+    return {
+        re.sub("_([a-z])", lambda found: found[1].upper(), name): value
+        for name, value in properties.items()
+    }
 
 
 def _policy(queue: machines.QueueSettings) -> dict[str, str]:

@@ -318,12 +318,17 @@ class RecoverySettings(Section):
 
     enabled: bool = False
     """Let the agent on the VM recreate a TPU that was preempted or no longer works. It can't be
-    used with `training.runOn: tpu`, or with a TPU that Google deletes at a set time.
+    used with a TPU VM and `training.runOn: tpu`, or with a TPU that Google deletes at a set time.
+    With `architecture: compute` it is for `tpu.capacity: spot`, and creates a VM for the agent.
     """
     preemptions_per_day: int = Field(default=48, ge=1, le=1000)
     """How many preempted TPUs the agent recreates in a day."""
     failures_per_day: int = Field(default=10, ge=1, le=1000)
     """How many broken TPUs the agent recreates in a day."""
+    service_account: Account | None = None
+    """Email address of an existing service account for the VM that recreates a TPU with
+    `architecture: compute`. Without it, the stack creates one.
+    """
 
 
 # --- The settings of a stack as one typed object. Nothing here knows the engine or the cloud
@@ -406,21 +411,26 @@ class StackSettings(Section, strict=False):
 
     @property
     def is_compute(self) -> bool:
-        """Whether the TPU is a machine of Compute Engine, which is the stack's only machine."""
+        """Whether the TPU is a machine of Compute Engine, on which all training runs."""
         return self.architecture is machines.Architecture.COMPUTE
 
     @property
     def has_vm(self) -> bool:
-        """Whether there is a VM next to the TPU."""
-        return self.vm.create and not self.is_compute
+        """Whether there is a VM next to the TPU; on Compute Engine only for recovery."""
+        return self.vm.create and (not self.is_compute or self.recovery.enabled)
+
+    @property
+    def has_watcher(self) -> bool:
+        """Whether the VM does nothing but recreate a TPU on Compute Engine."""
+        return self.is_compute and self.has_vm
 
     @property
     def keeps_limits(self) -> bool:
         """Whether a machine of the stack takes TPUs down, or recreates them.
 
-        Compute Engine ends its own machines, and `tpustack recover` recreates them.
+        Compute Engine ends its own machines.
         """
-        return (self.limits.any or self.recovery.enabled) and not self.is_compute
+        return self.recovery.enabled or (self.limits.any and not self.is_compute)
 
     @property
     def trains_on_tpu(self) -> bool:
@@ -438,7 +448,8 @@ class StackSettings(Section, strict=False):
             self.limits.time_to_live_hours is not None
             or self.vm.capacity is not machines.VmCapacity.ON_DEMAND
         )
-        return off and self.vm.instance_group is None and self.training.run_on is machines.RunOn.VM
+        acts = self.is_compute or not self.trains_on_tpu
+        return off and acts and self.vm.instance_group is None
 
     @property
     def tpu_zones(self) -> tuple[str, ...]:
@@ -455,10 +466,10 @@ class StackSettings(Section, strict=False):
         """Zone of the VM: the TPU's, or the parent of an AI zone, which has no usual machines.
 
         The parent of `us-central1-ai1a` is `us-central1-a`
-        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24). With
-        architecture compute the TPU is the VM.
+        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24). Without
+        one, the TPU's own machine on Compute Engine is the VM.
         """
-        return self.zone if self.is_compute else _AI.sub("-", self.zone)
+        return _AI.sub("-", self.zone) if self.has_vm or not self.is_compute else self.zone
 
     @property
     def region(self) -> str:

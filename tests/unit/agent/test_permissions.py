@@ -18,6 +18,7 @@ from tpu_core.paths import DECLARATION
 from tpu_core.tpu import Place
 from tpu_infra.deployer import TPU_PERMISSIONS, permissions_of_role
 from tpu_infra.grants import PROJECT_ROLES, bucket_roles
+from tpu_infra.settings.parse import parse as settings_of
 
 from .conftest import PARENT, PROJECT, TPU, ZONE, state
 
@@ -33,13 +34,23 @@ BODY = {
     "labels": {"tpu-stack-mark": "abc"},
 }
 
+RECOVERED = settings_of(
+    {
+        "gcp:project": PROJECT,
+        "tpu-stack:zone": ZONE,
+        "tpu-stack:tpu": {"acceleratorType": "v2-8"},
+        "tpu-stack:recovery": {"enabled": True},
+    },
+    "test",
+)
+
 
 @pytest.fixture
 def account(google: Client, local_cloud: LocalCloud) -> str:
     """The machines' account with what identity.py and limits.py grant it; the role's name."""
     projects.enable_services(local_cloud.cloud, PROJECT, ("iam.googleapis.com",))
     google.post(f"{IAM}/serviceAccounts", {"accountId": "machines"})
-    role = {"title": "agent", "includedPermissions": permissions_of_role(creates=True)}
+    role = {"title": "agent", "includedPermissions": permissions_of_role(RECOVERED)}
     name = google.post(f"{IAM}/roles", {"roleId": "agent", "role": role})["name"]
     policy = google.post(f"{MANAGER}:getIamPolicy")
     bindings = [{"role": one, "members": [MEMBER]} for one in (name, *PROJECT_ROLES)]

@@ -83,6 +83,91 @@ def test_its_metadata_make_it_run_the_trainer_on_itself(run: Run) -> None:
     assert "start_training local" in told["startup-script"]
 
 
+WATCHED: dict[str, Any] = {
+    "tpu": {"capacity": "spot"},
+    "recovery": {"enabled": True},
+    "limits": {"timeToLiveHours": 8},
+    "vm": {"machineType": "e2-highmem-2"},
+}
+
+
+def test_a_vm_for_recovery_has_the_agent_and_no_trainer_and_the_tpu_has_no_limits(
+    run: Run,
+) -> None:
+    engine, outputs = run(compute(**WATCHED))
+    tpu, vm = sorted((one.inputs for one in engine.of("Instance")), key=lambda one: one["name"])
+    assert (vm["name"], vm["machineType"]) == ("tpu-stack-test-vm", "e2-highmem-2")
+    told = vm["metadata"]
+    assert told["tpu-form"] == "machine"
+    assert json.loads(told["limits"]) == {
+        "tpus": ["tpu-stack-test-tpu"],
+        "recovery": {"preemption": 48, "failure": 10},
+        "timeToLiveHours": 8,
+        "turnOff": True,
+    }
+    assert not {"training-wheel", "training-tensorflow", "tpu-is-this-machine"} & told.keys()
+    assert "limits" not in tpu["metadata"]
+    # What is stopped was preempted; what is gone may be gone on purpose.
+    assert tpu["scheduling"]["instanceTerminationAction"] == "STOP"
+    assert outputs["vm_name"] == "tpu-stack-test-tpu"
+    (role,) = engine.of("IAMCustomRole")
+    assert "compute.instances.create" in role.inputs["permissions"]
+    assert not [name for name in role.inputs["permissions"] if name.startswith("tpu.")]
+
+
+def test_only_the_account_of_the_vm_may_create_machines_and_no_job_or_trainer_has_it(
+    run: Run,
+) -> None:
+    engine, _ = run(compute(**WATCHED, jobs={"enabled": True}))
+    tpu, vm = sorted((one.inputs for one in engine.of("Instance")), key=lambda one: one["name"])
+    machines, watcher = (one["serviceAccount"]["email"] for one in (tpu, vm))
+    assert machines.startswith("tpu-stack-test-sa@")
+    assert watcher.startswith("tpu-stack-test-vm@")
+    members = [*engine.of("IAMMember"), *engine.of("BucketIAMMember")]
+    grants = [one.inputs for one in members]
+    (own,) = [one.inputs for one in members if one.name == "agent"]
+    assert own["member"] == f"serviceAccount:{watcher}"
+    (acts,) = [one for one in grants if one.get("role") == "roles/iam.serviceAccountUser"]
+    assert acts["member"] == f"serviceAccount:{watcher}"
+    assert acts["serviceAccountId"].endswith(machines)
+    # Nor may anyone on the TPU act as the VM, or write what the VM creates machines from.
+    assert not [one for one in grants if str(one.get("serviceAccountId")).endswith(watcher)]
+    (writes,) = [
+        one
+        for one in grants
+        if one.get("role") == "roles/storage.objectUser" and one["member"].endswith(machines)
+    ]
+    assert "agent/declaration.json" in writes["condition"]["expression"]
+
+
+def test_the_agent_on_the_vm_asks_for_the_machine_that_the_provider_makes(run: Run) -> None:
+    engine, _ = run(compute(**WATCHED))
+    objects = {one.inputs["name"]: one.inputs for one in engine.of("BucketObject")}
+    # Google's provider takes every object's content for a secret.
+    content = json.loads(objects["agent/declaration.json"]["content"]["value"])
+    body = content["tpus"]["tpu-stack-test-tpu"]
+    instances = {one.inputs["name"]: one.inputs for one in engine.of("Instance")}
+    made = instances["tpu-stack-test-tpu"]
+    assert body["scheduling"] == made["scheduling"]
+    assert body["labels"] == made["labels"]
+    assert {one["key"]: one["value"] for one in body["metadata"]["items"]} == made["metadata"]
+    family = "family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+    assert body["disks"][0]["initializeParams"]["sourceImage"] == (
+        f"projects/ubuntu-os-accelerator-images/global/images/{family}"
+    )
+    assert body["machineType"] == "zones/us-east5-a/machineTypes/ct6e-standard-4t"
+
+
+def test_a_vm_for_recovery_is_priced_with_its_disk_and_said_to_do_nothing_else(root: Any) -> None:
+    settings = parsed(**WATCHED)
+    hour = of_stack(settings, "test", Catalog())
+    assert [line.part for line in hour.lines][:4] == ["TPU", "VM", "Disk", "Disk"]
+    assert until_destroyed(hour, settings, "test").startswith("TPU and VM cost")
+    said = find_warnings(settings, context_of(settings, root))
+    assert any("the VM only recreates a preempted TPU" in each for each in said)
+    assert "recover --loop" not in str(said)
+
+
 V5P, V6E, TPU7X = "ct5p-hightpu-4t", "ct6e-standard-4t", "tpu7x-standard-4t"
 
 

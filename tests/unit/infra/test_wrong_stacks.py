@@ -320,14 +320,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a trainer on a VM beside a machine of Compute Engine",
         compute(HOST, training={"tensorflowVersion": "2.19.1"}),
-        'training.runOn: "vm" is for a VM next to the TPU; with architecture compute the TPU is '
-        "the only machine. Set tpu.",
+        'training.runOn: "vm" is for a VM that drives the TPU; with architecture compute the '
+        "TPU's machines train. Set tpu.",
     ),
     (
         "a VM beside a machine of Compute Engine",
         compute(HOST, vm={"publicIp": True}),
-        'vm: {"publicIp": true} is for a VM next to the TPU; with architecture compute the TPU is '
-        "the only machine. Remove the group.",
+        'vm: {"publicIp": true} is for a VM next to the TPU, which architecture compute has only '
+        "for recovery.enabled. Remove the group.",
     ),
     (
         "the end of no reservation on Compute Engine",
@@ -394,10 +394,27 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "tpu.queued.runHours. Remove it.",
     ),
     (
-        "recovery of a machine of Compute Engine by itself",
+        "recovery of a machine of Compute Engine that Google brings back itself",
         compute(HOST, recovery={"enabled": True}),
-        "recovery.enabled: true is not available for this stack: with architecture compute the "
-        "agent would be lost along with the TPU. Remove it, and run "
+        "recovery.enabled: true is not available for this stack: on Compute Engine it is for "
+        "tpu.capacity: spot; Google itself recovers or ends machines of on-demand capacity. "
+        "Remove it.",
+    ),
+    (
+        "recovery of a machine of Compute Engine without a VM",
+        compute({**HOST, "capacity": "spot"}, recovery={"enabled": True}, vm={"create": False}),
+        "recovery.enabled: true is not available for this stack: vm.create: false leaves no VM "
+        "for the agent. Remove one of the two.",
+    ),
+    (
+        "recovery of a machine of Compute Engine in a network of another project",
+        compute(
+            {**HOST, "capacity": "spot"},
+            recovery={"enabled": True},
+            network={"create": False, "project": "net-project", "name": "n", "subnetwork": "s"},
+        ),
+        "recovery.enabled: true is not available for this stack: the agent's account may not use "
+        "the subnetwork of network.project. Remove it, and run "
         "`tpustack recover --loop --stack NAME` on another computer.",
     ),
     (
