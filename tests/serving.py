@@ -15,7 +15,7 @@ S = TypeVar("S", bound=BaseServer)
 def in_thread(server: S) -> Iterator[S]:
     """Let a server answer until the end."""
     with server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server

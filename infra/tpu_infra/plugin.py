@@ -6,25 +6,34 @@ component is made of. Pulumi's host for components reads their arguments from Py
 they would stand a second time; so this is the interface below it.
 """
 
+import asyncio
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+import grpc  # type: ignore[import-untyped]
 import pulumi
+from pulumi import dynamic
+from pulumi.dynamic.dynamic import PROVIDER_KEY
 from pulumi.errors import InputPropertiesError
 from pulumi.provider.experimental import provider as protocol, server
 from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.runtime import rpc, settings as runtime
 from pulumi.runtime.config import CONFIG
+from pulumi.runtime.proto import provider_pb2 as messages
 from pulumi.runtime.proto.resource_pb2 import RegisterResourceRequest
 from pulumi.runtime.stack import wait_for_rpcs
 
 from tpu_core.words import plural
-from tpu_infra import catalog, checks, names, program
+from tpu_infra import catalog, checks, credentials, names, program
 from tpu_infra.checks import software
+from tpu_infra.resources.request import QueuedNodeProvider, QueuedRequestProvider
+from tpu_infra.resources.vertex import VertexJobsProvider
+from tpu_infra.rest import Api
 from tpu_infra.settings import StackSettings, base, parse
 from tpu_infra.settings.base import Problem, SettingsError
 
@@ -34,15 +43,14 @@ _MODULE: Final = f"{PACKAGE}:index:"
 # What may come from another stack or resource. The checks need all else before anything is made.
 _INPUTS: Final = ("project", "zone", "network", "bucket", "labels")
 _INPUT_TYPES: Final = ("NetworkSettings", "BucketSettings", "LifecycleRule", "EncryptionSettings")
-# The engine runs what these declare with a plugin of a project's own (resources/provider.py).
-_VERTEX: Final = (
-    "needs a resource that cancels its jobs on destroy, which a component can't declare",
-    "Remove it, or use a project of `tpustack new`, which can",
-)
-_QUEUED: Final = (
-    "is requested as a queued resource, which a component can't declare",
-    "Set tpu.queued.enabled to false, or use a project of `tpustack new`, which can",
-)
+# What the plugin's own resources need of the program's configuration, which it lacks on destroy.
+# It is one of their inputs, so it can hold no secret.
+_CREDENTIALS: Final = "credentials"
+_SECRET: Final = {
+    "gcp:accessToken": "GOOGLE_OAUTH_ACCESS_TOKEN",
+    "gcp:credentials": "GOOGLE_CREDENTIALS",
+}
+_PLAIN: Final = {*credentials.SETTINGS} - {*_SECRET}
 # As the engine takes it: PropertyValue.marshal refuses the SDK's own class for an unknown value.
 _UNKNOWN: Final = PropertyValue(rpc.UNKNOWN)
 _SIGNATURE: Final = rpc._special_sig_key
@@ -216,9 +224,8 @@ def checked(kind: str, name: str, arguments: Json, root: Path) -> checks.Checked
             raise SettingsError(stack, problems)
         return checks.Checked(settings, context(settings))
     settings = _with_wheel(settings, root)
-    if undeclarable := [*_undeclarable(kind, settings)]:
-        rest = checks.find_problems(settings, context(settings))
-        raise SettingsError(stack, [*undeclarable, *rest])
+    if unfit := [*_unfit(kind, settings)]:
+        raise SettingsError(stack, [*unfit, *checks.find_problems(settings, context(settings))])
     return checks.ensure_valid(settings, context(settings))
 
 
@@ -231,16 +238,20 @@ def _with_wheel(settings: StackSettings, root: Path) -> StackSettings:
     return settings.model_copy(update={"training": training})
 
 
-def _undeclarable(kind: str, settings: StackSettings) -> Iterator[Problem]:
+def _unfit(kind: str, settings: StackSettings) -> Iterator[Problem]:
     tpu, jobs = settings.tpu, settings.jobs
     if kind == "TpuQueue" and not jobs.enabled:
         yield Problem("jobs.enabled", False, "leaves no queue", "Remove it, or use TpuTraining")
-    if jobs.vertex is not None:
-        yield Problem("jobs.vertex", jobs.vertex.written(), *_VERTEX)
-    if tpu.queue is not None and not (settings.is_compute or settings.is_node):
-        setting = "tpu.capacity" if tpu.queued is None else "tpu.queued"
-        value = tpu.capacity.value if tpu.queued is None else tpu.queued.written()
-        yield Problem(setting, value, *_QUEUED)
+    queued = tpu.queue is not None and not (settings.is_compute or settings.is_node)
+    if queued or jobs.vertex is not None:
+        whose = "a queued TPU" if queued else "jobs.vertex"
+        for setting in sorted(CONFIG.get().keys() & _SECRET.keys()):
+            yield Problem(
+                setting,
+                "[secret]",
+                f"doesn't reach the plugin when it deletes {whose} of a component",
+                f"Set {_SECRET[setting]} in the environment instead",
+            )
 
 
 def _merged(below: Json, above: Json) -> Json:
@@ -368,11 +379,14 @@ def _name_after(component: pulumi.ComponentResource) -> None:
     runtime.set_root_resource(component)
     monitor: Any = runtime.get_monitor()
     prefix = f"{component.pulumi_resource_name}-"
+    # Here, since the SDK registers resources on threads, which have no configuration.
+    given = {key: value for key, value in CONFIG.get().items() if key in _PLAIN}
 
     def named(register: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def registered(request: Any) -> Any:
             request.name = prefix + request.name
             if isinstance(request, RegisterResourceRequest):
+                _make_own(request, given)
                 for _, hooks in request.hooks.ListFields():
                     hooks[:] = [prefix + hook for hook in hooks]
             return register(request)
@@ -397,11 +411,112 @@ def _value(value: Any) -> PropertyValue:
     return PropertyValue(value)
 
 
+# --- The resources that Google's provider lacks
+#
+# In a project of its own, a stack declares them as Pulumi's dynamic resources, which the engine
+# runs with a plugin of that project (resources/provider.py). A user's program has none, but the
+# engine runs the components' own plugin for it, also to destroy. So here they are resources of
+# this package, and the state holds no pickle.
+
+_DYNAMIC: Final = "pulumi-python:dynamic/"
+PROVIDERS: Final[dict[str, type[dynamic.ResourceProvider]]] = {
+    f"{PACKAGE}:tpu:QueuedResource": QueuedRequestProvider,
+    f"{PACKAGE}:tpu:QueuedNode": QueuedNodeProvider,
+    f"{PACKAGE}:vertex:CustomJobs": VertexJobsProvider,
+}
+
+
+def _make_own(request: RegisterResourceRequest, given: Json) -> None:
+    """Turn what is declared as a dynamic resource into one of this package.
+
+    `given` has the settings of the program that decide on credentials.
+    """
+    if not request.type.startswith(_DYNAMIC):
+        return
+    request.type = f"{PACKAGE}:{request.type.removeprefix(_DYNAMIC)}"
+    request.version = VERSION
+    del request.object[PROVIDER_KEY]
+    del request.propertyDependencies[PROVIDER_KEY]
+    request.object.update({_CREDENTIALS: given})
+
+
+# Not the loop's own threads: on each of those the SDK waits for a resource that a component
+# declares, and the engine asks this process to make some of them.
+_THREADS: Final = ThreadPoolExecutor(max_workers=256)
+
+
 class _Servicer(server.ProviderServicer):
+    """Answers what the engine asks of components, as the SDK does, and of their resources."""
+
     async def Construct(self, request: Any, context: Any) -> Any:
         for each in request.inputs.fields.values():
             completed(each)
         return await super().Construct(request, context)
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        return messages.CheckResponse(inputs=request.news)
+
+    async def Diff(self, request: Any, context: Any) -> Any:
+        olds, news = _plain(request.olds), _plain(request.news)
+        found = await _ask(request.urn, context, news, "diff", request.id, olds, news)
+        some = messages.DiffResponse.DIFF_SOME
+        return messages.DiffResponse(
+            changes=some if found.changes else messages.DiffResponse.DIFF_NONE,
+            replaces=found.replaces,
+            deleteBeforeReplace=found.delete_before_replace,
+        )
+
+    async def Create(self, request: Any, context: Any) -> Any:
+        if request.preview:
+            return messages.CreateResponse(properties=request.properties)
+        props = _plain(request.properties)
+        found = await _ask(request.urn, context, props, "create", props)
+        return messages.CreateResponse(id=found.id, properties=await _sent(found.outs))
+
+    async def Read(self, request: Any, context: Any) -> Any:
+        props = _plain(request.properties)
+        now = _plain(request.inputs)
+        found = await _ask(request.urn, context, now, "read", request.id, props)
+        properties = await _sent(found.outs)
+        return messages.ReadResponse(id=found.id, properties=properties, inputs=request.inputs)
+
+    async def Update(self, request: Any, context: Any) -> Any:
+        if request.preview:
+            return messages.UpdateResponse(properties=request.news)
+        olds, news = _plain(request.olds), _plain(request.news)
+        found = await _ask(request.urn, context, news, "update", request.id, olds, news)
+        return messages.UpdateResponse(properties=await _sent(found.outs))
+
+    async def Delete(self, request: Any, context: Any) -> Any:
+        # Its inputs have the credentials of today; what it returned, those that created it. Older
+        # engines don't send the inputs (ConfigureRequest.sends_old_inputs_to_delete).
+        now, props = _plain(request.old_inputs), _plain(request.properties)
+        await _ask(request.urn, context, now or props, "delete", request.id, props)
+        return server.empty_pb2.Empty()  # type: ignore[attr-defined]
+
+
+def _plain(properties: Any) -> Json:
+    found: Json = rpc.deserialize_properties(properties, keep_unknowns=True)
+    return found
+
+
+async def _sent(properties: Json) -> Any:
+    return await rpc.serialize_properties(properties, {})
+
+
+async def _ask(urn: str, context: Any, inputs: Json, what: str, *arguments: Any) -> Any:
+    """Have a resource's provider do something, in a thread, since most of it is waiting."""
+    provider = PROVIDERS[urn.split("::")[2].rpartition("$")[2]]()
+
+    def asked() -> Any:
+        Api.configured_here.set(inputs.get(_CREDENTIALS) or {})
+        return getattr(provider, what)(*arguments)
+
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, asked)
+    except (RuntimeError, OSError) as error:
+        # The message alone; of any other error, people need the traceback.
+        await context.abort(grpc.StatusCode.UNKNOWN, str(error))
 
 
 def serve(root: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import ClassVar
 from urllib.parse import urlencode
 
@@ -51,6 +52,8 @@ class Api:
 
     configured: ClassVar[Mapping[str, str]] = {}
     """The stack's configuration of the provider, in a process that calls for one stack only."""
+    configured_here: ClassVar[ContextVar[Mapping[str, str]]] = ContextVar("configured_here")
+    """That of this thread, where each resource has its own."""
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class Api:
         connects: int = ATTEMPTS,
     ) -> None:
         self._root, self._title, self._connects = root, title, connects
-        self._client = client or _client(Api.configured)
+        self._client = client or _client(Api.configured_here.get(Api.configured))
         self._clock, self._sleep = clock, sleep
 
     def get(self, name: str) -> Json | None:

@@ -151,8 +151,8 @@ _DISK = "gcp:compute/disk:Disk"
 _TPU_VM = "gcp:tpu/v2Vm:V2Vm"
 _NODE = "gcp:tpu/node:Node"
 _QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
-# What tpu_infra.resources declares: the same request, with what V2 lacks, account and capacity.
-_QUEUE_ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
+# What tpu_infra declares, as a stack and as a component: the same, with account and capacity.
+_QUEUE_ENTRIES = ("pulumi-python:dynamic/tpu:QueuedResource", "tpu-stack:tpu:QueuedResource")
 
 ON_DEMAND, SPOT, PREEMPTIBLE, RESERVED = "on-demand", "spot", "preemptible", "reserved"
 FLEX_START = "flex-start"
@@ -251,8 +251,8 @@ def machines(resource: Resource) -> Iterator[Machine]:
             scopes=None,
             addresses=(),
         )
-    elif resource.type in (_QUEUED, _QUEUE_ENTRY):
-        yield from _queued(props, mine=resource.type == _QUEUE_ENTRY)
+    elif resource.type in (_QUEUED, *_QUEUE_ENTRIES):
+        yield from _queued(props, mine=resource.type in _QUEUE_ENTRIES)
 
 
 # V2QueuedResource and this project's own resource hold the same request of the API, one as the

@@ -244,23 +244,24 @@ def test_a_slice_of_machines_runs_jobs_on_all_of_them_and_loses_one_for_good(
     engine.destroy(ignore)
 
 
-# Host 1 fails once, when host 0 has begun; host 0 is done when host 1 has begun again.
+# Host 1 fails once, when all have begun; host 0 is done when all have begun again.
 TRAINS = """
 import os, pathlib, sys, time
 number = os.environ.get("JAX_PROCESS_ID", "alone")
-files = [pathlib.Path({folder!r}, f"starts-{{each}}") for each in (number, "0", "1")]
-told = [os.environ.get(f"JAX_{{name}}") for name in ("NUM_PROCESSES", "COORDINATOR_ADDRESS")]
-with files[0].open("a") as file:
-    print(*told, *sys.argv[1:], file=file)
+hosts = os.environ.get("JAX_NUM_PROCESSES", "0")
+files = [pathlib.Path({folder!r}, f"starts-{{each}}") for each in range(int(hosts))]
+own = pathlib.Path({folder!r}, f"starts-{{number}}")
+with own.open("a") as file:
+    print(hosts, os.environ.get("JAX_COORDINATOR_ADDRESS"), *sys.argv[1:], file=file)
 count = lambda file: len(file.read_text().splitlines()) if file.exists() else 0
-while number != "0" or count(files[2]) < 2:
-    if number == "1" and count(files[0]) == 1 and count(files[1]):
+while number != "0" or min(map(count, files)) < 2:
+    if number == "1" and count(own) == 1 and all(map(count, files)):
         sys.exit(1)
     time.sleep(0.1)
 """
 
 
-def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails(
+def test_a_slice_of_four_machines_trains_on_all_of_them_and_restarts_all_if_one_fails(
     deploy: Callable[..., Stack], google: requests.Session, tmp_path: Path
 ) -> None:
     (tmp_path / "wheel").mkdir()
@@ -274,14 +275,14 @@ def test_a_slice_of_machines_trains_on_all_of_them_and_restarts_all_if_one_fails
     )
     engine.up(ignore)
     outputs = engine.outputs()
-    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
+    name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"], hosts=4)
     bucket = outputs["bucket_url"].removeprefix("gs://")
     url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/jobs%2Ftrain%2Ffinished"
     until(lambda: google.get(url).ok, "the training has finished")
-    for number in (0, 1):
+    for number in range(4):
         starts = (tmp_path / f"starts-{number}").read_text().splitlines()
         assert len(starts) == 2
-        assert all(start.startswith(f"2 {name}-001:8476 train-and-evaluate") for start in starts)
+        assert all(start.startswith(f"4 {name}-001:8476 train-and-evaluate") for start in starts)
         assert all("--tpu=local" in start and "--backend=jax" in start for start in starts)
     delete_slice(google, parts)
     engine.refresh(ignore)
@@ -293,14 +294,16 @@ TRAINER = """
 import os, runpy, sys
 sys.path.remove(os.environ.pop("PYTHONPATH"))
 del sys.modules["tpu_training"]
-for name in ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"):
-    os.environ[name] = "127.0.0.1:{port}"
+if "JAX_COORDINATOR_ADDRESS" in os.environ:
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"):
+        os.environ[name] = "127.0.0.1:{port}"
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.argv += ["--" + name + "={program}" for name in ("data", "model", "callback")]
 runpy.run_module("tpu_training", run_name="__main__", alter_sys=True)
 """
 # The least that can be trained, at a pace at which a machine can be lost in between.
 PROGRAM = """
+import pathlib
 import time
 import tensorflow as tf
 import tpu_training
@@ -320,6 +323,7 @@ class Line(tf.Module):
 
 class Rests(tpu_training.Callback):
     def before_loop(self, step, report):
+        pathlib.Path(__file__).with_suffix(".step").write_text(str(step))
         time.sleep(0.3)
 
 create_model = lambda params, spec, seed: Line()
@@ -353,14 +357,7 @@ def test_a_preempted_spot_slice_is_recreated_whole_and_trains_on_from_its_checkp
     engine.up(ignore)
     outputs = engine.outputs()
     name, parts = outputs["tpu_name"], make_slice(google, outputs["tpu_name"])
-    objects = f"https://storage.googleapis.com/storage/v1/b/{outputs['bucket_name']}/o"
-
-    def read(pattern: str) -> list[File]:
-        time.sleep(0.5)  # This process is also the cloud.
-        names = [each["name"] for each in google.get(objects).json().get("items", ())]
-        found = [each for each in names if re.search(pattern, each)]
-        urls = (f"{objects}/{quote(each, safe='')}?alt=media" for each in found)
-        return [File(*each) for each in zip(found, (google.get(u).text for u in urls), strict=True)]
+    read = functools.partial(read_objects, google, outputs["bucket_name"])
 
     def machines() -> set[str]:
         return {each["id"] for each in google.get(INSTANCES).json().get("items", ())}
@@ -398,8 +395,59 @@ def test_a_preempted_spot_slice_is_recreated_whole_and_trains_on_from_its_checkp
     engine.destroy(ignore)
 
 
-def make_slice(google: requests.Session, name: str) -> list[str]:
-    """Turn a stack's one machine into a slice of two; return what it is made of.
+def test_flex_start_saves_a_checkpoint_before_google_deletes_the_machine(
+    deploy: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    google: Session,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    (tmp_path / "wheel").mkdir()
+    wheel = make_trainer(tmp_path / "wheel", TRAINER.format(port=0, program=program))
+    # So that the only checkpoint is the one of the end.
+    params = ("steps=9000", "global_batch_size=8", "steps_per_loop=2", "checkpoint_interval=9000")
+    args = [f"--{each}" for each in (*params, "snapshot_interval=0")]
+    flex = {"capacity": "flex-start", "queued": {"runHours": 0.5}}
+    engine = deploy(
+        architecture="compute",
+        zone=ZONE,
+        vm={},
+        tpu={"acceleratorType": "ct5p-hightpu-4t", **flex},
+        training={"runOn": "tpu", "backend": "jax", "wheel": str(wheel), "args": args},
+    )
+    engine.up(ignore)
+    read = functools.partial(read_objects, google, engine.outputs()["bucket_name"])
+    step = program.with_suffix(".step")
+    until(lambda: step.exists() and int(step.read_text() or 0) >= 4, "it trains")
+    assert not read(r"/ckpt-\d+\.index$")
+    monkeypatch.setitem(_GRACE["none"], "stop", 30.0)
+    # Not by an hour, when the machine's tokens would end, too.
+    cloud.run("forward", "1800")
+    until(lambda: not google.get(INSTANCES).json().get("items"), "its time is up")
+    (checkpoint,) = read(r"/ckpt-\d+\.index$")
+    (entry,) = (ledger := ledgers.read(read(r"/ledger/.+json$"))).entries
+    assert checkpoint.name.endswith(f"/ckpt-{entry.last_step}.index")
+    assert entry.last_step >= int(step.read_text())
+    assert account(ledger).lost_steps == 0
+    # A refresh would find it gone; nothing of the stack waits for it.
+    engine.refresh(ignore)
+    engine.destroy(ignore)
+
+
+def read_objects(google: requests.Session, bucket: str, pattern: str) -> list[File]:
+    """Return the objects whose names have the pattern."""
+    time.sleep(0.5)  # This process is also the cloud.
+    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+    names = [each["name"] for each in google.get(url).json().get("items", ())]
+    found = [each for each in names if re.search(pattern, each)]
+    texts = (google.get(f"{url}/{quote(each, safe='')}?alt=media").text for each in found)
+    return [File(*each) for each in zip(found, texts, strict=True)]
+
+
+def make_slice(google: requests.Session, name: str, hosts: int = 2) -> list[str]:
+    """Turn a stack's one machine into a slice of several; return what it is made of.
 
     The machines are those of a stack, but no provider makes the group: 6.39 can't.
     """
@@ -420,22 +468,22 @@ def make_slice(google: requests.Session, name: str) -> list[str]:
         "scheduling": {"onHostMaintenance": "TERMINATE", **spot},
         **{key: alone[key] for key in ("metadata", "serviceAccounts", "tags")},
     }
-    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": "2x2x2"}
+    policy = {"type": "HIGH_THROUGHPUT", "acceleratorTopology": f"2x2x{hosts}"}
     for url, body in (
         (TEMPLATES, {"name": "t", "properties": properties}),
         (f"{REGION}/resourcePolicies", {"name": "p", "workloadPolicy": policy}),
-        (GROUPS, group_of(name)),
+        (GROUPS, group_of(name, hosts)),
     ):
         google.post(url, json=body).raise_for_status()
     return [f"{GROUPS}/{name}", f"{REGION}/resourcePolicies/p", f"{TEMPLATES}/t"]
 
 
-def group_of(name: str) -> dict[str, Any]:
+def group_of(name: str, hosts: int = 2) -> dict[str, Any]:
     return {
         "name": name,
         "baseInstanceName": f"{name}-###",
         "instanceTemplate": "global/instanceTemplates/t",
-        "targetSize": 2,
+        "targetSize": hosts,
         "targetSizePolicy": {"mode": "BULK"},
         "resourcePolicies": {"workloadPolicy": "regions/us-east5/resourcePolicies/p"},
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},

@@ -47,6 +47,7 @@ LISTS = {
     f"{COMPUTE}/global/networks": "items",
     f"{COMPUTE}/zones/us-central1-b/instances": "items",
     f"{TPU}/locations/us-central1-b/nodes": "nodes",
+    f"{TPU}/locations/us-central1-b/queuedResources": "queuedResources",
 }
 
 
@@ -119,14 +120,18 @@ def test_programs_of_three_languages_are_checked_go_up_stay_and_go_down(
 
     def life(program: Program) -> dict[str, str]:
         program.write(PROGRAMS[program.language])
-        program.pulumi("up", "--yes", "--skip-preview")
+        program.pulumi("up", "--yes")
         assert f"tpu-stack-{program.language}-mnist-sa" in {
             name.partition("@")[0] for name in there(google)
         }
         outputs: dict[str, str] = json.loads(program.pulumi("stack", "output", "--json"))
         # Of two components in the most compact language.
         if program.language == "yaml":
-            again = program.pulumi("up", "--yes", "--skip-preview")
+            assert "tpu-stack-yaml-mnist-tpu" in there(google)
+            state = program.pulumi("stack", "export")
+            assert "tpu-stack:tpu:QueuedNode" in state
+            assert "__provider" not in state
+            again = program.pulumi("up", "--yes", "--refresh")
             assert re.search(r"Resources:\n    \d+ unchanged\n", again), again
         program.pulumi("destroy", "--yes", "--skip-preview")
         return outputs

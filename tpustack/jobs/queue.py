@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tpu_agent.jobs.queue import ON_EACH_HOST, Queue
+from tpu_agent.jobs.queue import NEEDS_ROOT, ON_EACH_HOST, Queue
 from tpu_core import lease
 from tpu_core.bucket import Bucket
 from tpu_core.google import GoogleError
@@ -190,12 +190,8 @@ def require_root(stack: str | None, image: str | None) -> None:
     from tpustack.stacks import load
 
     if not load(stack).jobs.as_root:
-        raise UsageError(
-            f"--image: {image} needs jobs.asRoot: true, which is not set for the stack {stack}. "
-            "Only a privileged container can drive a TPU, and that is root on the machine. Set "
-            f"jobs.asRoot: true in its file and run `pulumi up --stack {stack}`, or leave --image "
-            "out"
-        )
+        up = f"pulumi up --stack {stack}"
+        raise UsageError(NEEDS_ROOT.format(f"--image: {image}", f"the stack {stack}", up))
 
 
 def _cure_of_slice(framework: str, slices: int, *, on_vm: bool, serves_grpc: bool) -> str | None:

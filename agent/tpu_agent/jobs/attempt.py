@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from tpu_agent.child import Child
-from tpu_agent.jobs.container import CAUSES, NEEDS_ROOT, Container, machine_stops
+from tpu_agent.jobs.container import CAUSES, Container, machine_stops
 from tpu_agent.jobs.environment import Environment, Harmful, SetupError
 from tpu_agent.jobs.identity import Identity, kill_all
-from tpu_agent.jobs.queue import Outcome, Spec
+from tpu_agent.jobs.queue import NEEDS_ROOT, Outcome, Spec
 from tpu_core import paths
 from tpu_core.bucket import Bucket, Conflict
 from tpu_core.google import GoogleError
@@ -394,7 +394,7 @@ class Supervisor:
         )
         try:
             if self._spec.image and not self._who.is_root:
-                raise SetupError(NEEDS_ROOT)
+                raise SetupError(NEEDS_ROOT.format("--image", "this machine", "pulumi up"))
             self._who.enter(self._check)
             if how := environment.make(self._store):
                 say(how)

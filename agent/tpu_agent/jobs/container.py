@@ -18,11 +18,6 @@ from pathlib import Path
 
 from tpu_agent.jobs.environment import SetupError
 
-NEEDS_ROOT = (
-    "--image needs jobs.asRoot: true, which is not set for this machine: only a privileged "
-    "container can drive a TPU, and that is root on the machine. Set it in the stack's file and "
-    "run `pulumi up`, or submit the job without --image"
-)
 # https://docs.docker.com/engine/containers/run/#exit-status (2026-11)
 CAUSES = {
     125: "Docker could not start the container (exit code 125): the end of the log says why",

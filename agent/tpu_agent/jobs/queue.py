@@ -28,6 +28,11 @@ _STATES = (QUEUED, RUNNING, *ENDED)
 _SHA256 = re.compile(r"[0-9a-f]{64}|")
 IMAGE = re.compile(r"(?!.*//)[a-z0-9][\w.:/@-]{0,254}", re.ASCII)
 """What Docker takes for an image, and never for an option; it checks the rest."""
+NEEDS_ROOT = (
+    "{} needs jobs.asRoot: true, which is not set for {}: only a privileged container can drive a "
+    "TPU, and that is root on the machine. Set it in the stack's file and run `{}`, or leave "
+    "--image out"
+)
 # The end of the last year that a date has.
 _LAST = 253402300799.0
 

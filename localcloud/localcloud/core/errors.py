@@ -19,6 +19,7 @@ _DEFAULTS = {
     501: ("UNIMPLEMENTED", "notImplemented"),
     503: ("UNAVAILABLE", "backendError"),
     504: ("DEADLINE_EXCEEDED", "backendError"),
+    507: ("RESOURCE_EXHAUSTED", "insufficientStorage"),
 }
 # How APIs write errors, as recorded from Google (2024-26), and as its Go client prints them, which
 # ends with the reason where `errors[]` has one (issues 2760 and 9375 of github.com/hashicorp/

@@ -100,7 +100,7 @@ class Store:
         value = compact(record)
         require_read()
         with self._lock:
-            self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, key, value))
+            self._write("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, key, value))
             self._records.setdefault(kind, {})[key] = value
 
     def delete(self, kind: str, key: str) -> bool:
@@ -109,9 +109,18 @@ class Store:
         with self._lock:
             if key not in self._records.get(kind, {}):
                 return False
-            self._db.execute("DELETE FROM record WHERE kind = ? AND key = ?", (kind, key))
+            self._write("DELETE FROM record WHERE kind = ? AND key = ?", (kind, key))
             del self._records[kind][key]
             return True
+
+    def _write(self, statement: str, values: tuple[str, ...]) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            # Python before 3.11 has no sqlite_errorcode: SQLITE_FULL is known by its text alone.
+            if "disk is full" not in str(error):
+                raise
+            raise ApiError(507, f"the local cloud's disk is full: {error}") from None
 
     def has(self, kind: str) -> bool:
         """Return whether there is a record of a kind."""

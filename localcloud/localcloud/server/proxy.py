@@ -270,6 +270,9 @@ class Connection(BaseHTTPRequestHandler):
         # A 204 must not have a length, nor a 304 another than its 200 (RFC 9110, section 8.6).
         if response.status not in (204, 304):
             headers.setdefault("Content-Length", str(length or 0))
+        # A client of HTTP/1.0 that asked to go on must be told so (RFC 9112, appendix C.2.2).
+        if self.request_version == "HTTP/1.0" and not self.close_connection:
+            headers["Connection"] = "keep-alive"
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         head = f"HTTP/1.1 {response.status} {phrase}\r\n{''.join(lines)}\r\n"
         self.wfile.write(head.encode("latin-1"))

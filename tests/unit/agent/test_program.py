@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
+from tests.serving import in_thread
 from tpu_agent.bundle import program
 
 # Prints how the program ends, and the most memory that it had, in KiB.
@@ -37,11 +37,8 @@ def refusing_metadata() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Refusing)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with in_thread(HTTPServer(("127.0.0.1", 0), Refusing)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_the_program_is_the_same_on_every_machine() -> None:

@@ -134,7 +134,7 @@ class Engine(pulumi_mocks.Mocks):
         if args.typ == "gcp:serviceaccount/account:Account":
             email = f"{args.inputs['accountId']}@some-project.iam.gserviceaccount.com"
             computed |= {"email": email, "name": f"projects/some-project/serviceAccounts/{email}"}
-        if args.typ == "pulumi-python:dynamic/tpu:QueuedNode":
+        if args.typ.endswith("tpu:QueuedNode"):
             computed["endpoints"] = [
                 {"ipAddress": f"10.10.0.{host + 2}", "port": "8470"} for host in range(self.hosts)
             ]

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pulumi
 import pytest
 from google.protobuf.struct_pb2 import Struct, Value
+from pulumi import dynamic
 from pulumi.provider.experimental.property_value import PropertyValue
 from pulumi.provider.experimental.provider import ConstructRequest
 from pulumi.runtime import mocks, settings
 from pulumi.runtime.config import set_all_config
+from pulumi.runtime.proto import provider_pb2 as messages
 
-from tpu_infra import advice, checks, plugin, program
+from tests.patience import PATIENCE
+from tpu_infra import advice, checks, plugin, program, rest
 from tpu_infra.credentials import of_program
 from tpu_infra.settings import StackSettings
 from tpu_infra.settings.base import SettingsError
@@ -30,6 +37,7 @@ ARGUMENTS: dict[str, Any] = {
     "tpu": {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pjrt"},
     "training": {"runOn": "tpu"},
 }
+PROJECT = "gcp:billingProject"
 BUCKET = {"bucketName", "bucketUrl", "bucketKey", "project", "region"}
 SCHEMA = plugin.schema()
 TYPES: dict[str, Any] = SCHEMA["types"]
@@ -43,6 +51,13 @@ def root(tmp_path: Path) -> Path:
     wheel = tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl"
     wheel.write_bytes(b"")
     return tmp_path
+
+
+@pytest.fixture
+def no_config() -> Iterator[None]:
+    """Leaves no configuration to other tests of this process."""
+    yield
+    set_all_config({})
 
 
 def problems(root: Path, kind: str = "TpuTraining", **changes: Any) -> list[str]:
@@ -132,12 +147,17 @@ def test_a_component_is_refused_with_every_problem_at_once(root: Path) -> None:
     assert {"labels", "zone", "training.job"} <= {*found}
 
 
-def test_a_spot_tpu_is_refused_unless_it_is_created_without_a_queue(root: Path) -> None:
-    tpu = {**ARGUMENTS["tpu"], "capacity": "spot"}
-    assert problems(root, tpu=tpu) == ["tpu.capacity"]
-    assert problems(root, tpu={**tpu, "queued": {}}) == ["tpu.queued"]
-    queued = {**tpu, "queued": {"enabled": False}}
-    plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": queued}, root)
+def test_no_secret_of_the_configuration_is_taken_for_what_must_be_deleted_without_it(
+    root: Path, no_config: None
+) -> None:
+    set_all_config({"gcp:accessToken": "a token", "gcp:credentials": "a key"})
+    spot = {**ARGUMENTS["tpu"], "capacity": "spot"}
+    secrets = ["gcp:accessToken", "gcp:credentials"]
+    assert problems(root, tpu=spot) == secrets
+    assert problems(root, "TpuQueue", jobs={"vertex": {}}) == secrets
+    plugin.checked("TpuTraining", "mnist", ARGUMENTS, root)
+    set_all_config({"gcp:impersonateServiceAccount": "me@p-123456.iam.gserviceaccount.com"})
+    plugin.checked("TpuTraining", "mnist", {**ARGUMENTS, "tpu": spot}, root)
 
 
 def test_a_machine_of_compute_engine_waits_for_capacity_without_a_queue_of_ours(root: Path) -> None:
@@ -148,13 +168,12 @@ def test_a_machine_of_compute_engine_waits_for_capacity_without_a_queue_of_ours(
     plugin.checked("TpuMachine", "mnist", {**own, "tpu": flexible}, root)
 
 
-def test_a_queue_takes_an_existing_account_for_jobs_and_refuses_what_it_can_not_declare(
+def test_a_queue_takes_an_existing_account_for_jobs_and_is_refused_without_jobs(
     root: Path,
 ) -> None:
     email = "jobs@hub-project.iam.gserviceaccount.com"
     given = {**ARGUMENTS, "jobs": {"serviceAccount": email}}
     assert plugin.checked("TpuQueue", "mnist", given, root).names.jobs_email == email
-    assert problems(root, "TpuQueue", jobs={"vertex": {}}) == ["jobs.vertex"]
     assert problems(root, "TpuQueue", jobs={"enabled": False}) == ["jobs.enabled"]
 
 
@@ -230,6 +249,9 @@ def construct(root: Path, monkeypatch: pytest.MonkeyPatch) -> Construct:
         inputs = plain(ARGUMENTS).value | {
             "network": PropertyValue(network, dependencies={NETWORK})
         }
+        if kind == "TpuQueue":
+            tpu = {**ARGUMENTS["tpu"], "capacity": "spot"}
+            inputs |= plain({"tpu": tpu, "jobs": {"vertex": {}}}).value
         if kind == "TpuBucket":
             inputs = plain(
                 {"project": "p-123456", "zone": "us-east5-a", "bucket": {"encryption": {}}}
@@ -277,6 +299,108 @@ def test_a_bucket_alone_is_private_and_encrypted_and_stays(construct: Construct)
 def test_a_component_asks_google_with_the_credentials_of_its_program(construct: Construct) -> None:
     construct(**{"gcp:accessToken": "a token"})
     assert of_program().token == "a token"
+
+
+def test_what_a_component_declares_for_itself_is_of_its_package_and_has_no_pickle(
+    construct: Construct,
+) -> None:
+    account = {"gcp:impersonateServiceAccount": "me@p-123456.iam.gserviceaccount.com"}
+    told = construct(kind="TpuQueue", **account, **{"gcp:zone": "a"})
+    own = {each.type: each for each in told.values() if each.type.startswith("tpu-stack:")}
+    assert plugin.PROVIDERS.keys() <= own.keys()
+    for each in (own[kind] for kind in plugin.PROVIDERS):
+        assert "__provider" not in each.object
+        assert dict(each.object["credentials"]) == account
+        assert each.version == plugin.VERSION
+
+
+class Context:
+    """Ends a call of the engine's, as gRPC does."""
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        raise AbortedError(text)
+
+
+class AbortedError(Exception):
+    """What the engine is told of a failure."""
+
+
+Delete = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def delete(root: Path, monkeypatch: pytest.MonkeyPatch) -> Delete:
+    """Has the plugin delete a resource; `deleted` stands for what its provider does.
+
+    `deleted` gets the name, and the configuration with which Google would be asked.
+    """
+    monkeypatch.setattr(rest, "_client", lambda configured: configured)
+    servicer = plugin._Servicer([], plugin.VERSION, plugin.Plugin(root), engine_address="")
+
+    def of(name: str, deleted: Callable[..., None], created: str, now: str = "") -> Awaitable[Any]:
+        class Deletes(dynamic.ResourceProvider):
+            def delete(self, _id: str, _props: dict[str, Any]) -> None:
+                deleted(_props["name"], lambda: dict(rest.Api("", "")._client))  # type: ignore
+
+        kind = "tpu-stack:tpu:QueuedNode"
+        monkeypatch.setitem(plugin.PROVIDERS, kind, Deletes)
+        request = messages.DeleteRequest(id="1", urn=f"urn:pulumi:s::p::a:b:c${kind}::its::name")
+        request.properties.update({"name": name, "credentials": {PROJECT: created}})
+        if now:
+            request.old_inputs.update({"credentials": {PROJECT: now}})
+        return servicer.Delete(request, Context())
+
+    return of
+
+
+def run(awaitable: Awaitable[Any]) -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(awaitable)
+
+
+def test_the_engine_is_told_what_google_refuses(delete: Delete) -> None:
+    def refused(name: str, configured: Callable[[], Any]) -> None:
+        raise RuntimeError(f"Google does not delete {name}")
+
+    with pytest.raises(AbortedError, match="Google does not delete tpu"):
+        run(delete("tpu", refused, "any"))
+
+
+def test_each_resource_is_deleted_with_its_own_account_of_today(delete: Delete) -> None:
+    together, asked = threading.Barrier(3), {}
+
+    def deleted(name: str, configured: Callable[[], Any]) -> None:
+        together.wait(PATIENCE)
+        asked[name] = configured()
+
+    async def three() -> None:
+        await asyncio.gather(
+            delete("one", deleted, "old", now="new"),
+            delete("other", deleted, "old", now="another"),
+            delete("of an older engine", deleted, "old"),
+        )
+
+    run(three())
+    wanted = {"one": "new", "other": "another", "of an older engine": "old"}
+    assert asked == {name: {PROJECT: project} for name, project in wanted.items()}
+
+
+class Busy(ThreadPoolExecutor):
+    """Threads that all wait for a resource, as the SDK's do for each that a component declares."""
+
+    def submit(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a wait for ever")
+
+
+def test_a_resource_is_made_while_the_sdk_waits_on_all_threads_of_the_loop(delete: Delete) -> None:
+    asked = []
+
+    async def busy() -> None:
+        asyncio.get_running_loop().set_default_executor(Busy())
+        await delete("tpu", lambda name, _: asked.append(name), "any")
+
+    run(busy())
+    assert asked == ["tpu"]
 
 
 def test_a_component_replaces_a_tpu_that_google_has_taken(

@@ -16,6 +16,7 @@ TPU = "gcp:tpu/v2Vm:V2Vm"
 NODE = "gcp:tpu/node:Node"
 QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
 ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
+OF_COMPONENT = "tpu-stack:tpu:QueuedResource"
 FULL = "https://www.googleapis.com/auth/cloud-platform"
 OWN = "runner@some-project.iam.gserviceaccount.com"
 DEFAULT = "123456-compute@developer.gserviceaccount.com"
@@ -26,9 +27,9 @@ def resource(kind: str, /, stack: str = "dev", protect: bool = False, **props: A
     return Resource(kind, "it", f"urn:pulumi:{stack}::p::{kind}::it", props, protect)
 
 
-def entry(node: Mapping[str, Any], **request: Any) -> Resource:
+def entry(node: Mapping[str, Any], kind: str = ENTRY, **request: Any) -> Resource:
     spec = {"nodeSpec": [{"node": node}]}
-    return resource(ENTRY, zone="us-central1-b", request={"tpu": spec, **request})
+    return resource(kind, zone="us-central1-b", request={"tpu": spec, **request})
 
 
 def with_account(kind: str, email: object, scopes: Sequence[str] = (FULL,)) -> Resource:

@@ -17,6 +17,7 @@ from .conftest import (
     ENTRY,
     LABELS,
     NODE,
+    OF_COMPONENT,
     OWN,
     QUEUED,
     TEMPLATE,
@@ -336,6 +337,13 @@ CASES = [
         "cost-ceiling",
         [entry({"acceleratorType": "v2-8"}, provisioningModel="FLEX_START")],
         "TPU v2-8, flex-start $4.50",
+        {"dollarsPerHour": 1},
+    ),
+    Case(
+        "a queued TPU of a component",
+        "cost-ceiling",
+        [entry({"acceleratorType": "v2-8"}, OF_COMPONENT)],
+        "TPU v2-8, on-demand $4.50",
         {"dollarsPerHour": 1},
     ),
     Case(

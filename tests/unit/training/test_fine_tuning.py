@@ -1,9 +1,9 @@
 """LoRA and KerasHub's presets: `fit` takes such models as Keras makes them.
 
-KerasHub needs another TensorFlow than the locked one, so its tests (one is in
-test_initial_weights.py) are left out here. They run in an environment of their own, with
+KerasHub needs another TensorFlow than the locked one, so its tests (some are in
+test_public_weights.py) are left out here. They run in an environment of their own, with
 PYTHONPATH=core:training, after
-`pip install keras-hub google-auth pyyaml requests pytest pytest-xdist hypothesis`.
+`pip install keras-hub safetensors google-auth pyyaml requests pytest pytest-xdist hypothesis`.
 """
 
 from __future__ import annotations

@@ -134,6 +134,56 @@ def test_a_restart_lowers_the_rate_no_second_time(
     assert train() == pytest.approx([0.1 / 2 ** (1 + step // 2) for step in range(end, 8)])
 
 
+def test_a_rate_lowered_at_the_end_of_an_epoch_stays_after_a_restart_there(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Crash(tpu_training.Callback):
+        def between_loops(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == 4:
+                raise RuntimeError
+
+    def train(*callbacks: Any, folder: str = "parts") -> list[float]:
+        told = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 10}
+        plateau = keras.callbacks.ReduceLROnPlateau(**told)
+        sizes = {"epochs": 3, "checkpoint_interval": 1, "model_dir": str(tmp_path / folder)}
+        return [row["learning_rate"] for row in fit(*callbacks, plateau, **sizes).history]
+
+    with pytest.raises(InputError, match="RuntimeError"):
+        train(Crash())
+    assert train() == train(folder="whole")[4:] == pytest.approx([0.05, 0.05])
+
+
+def test_an_epoch_after_a_stop_begins_with_its_own_rate(
+    fit: Callable[..., tpu_training.Result],
+) -> None:
+    class Stop(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == 4:
+                self.control.stop()
+
+    halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    stopped, resumed = fit(Stop(), halved), fit(halved)
+    rates = [row["learning_rate"] for row in (*stopped.history, *resumed.history)]
+    assert rates == pytest.approx([0.1 / 2 ** (1 + step // 2) for step in range(8)])
+
+
+def test_a_rate_of_an_epoch_that_another_host_lacks_is_refused_before_a_step(
+    fit: Callable[..., tpu_training.Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watch(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            ended.append(step)
+
+    ended: list[int] = []
+    spread = "tpu_training.cluster.cluster.Cluster.spread"
+    # Of what hosts compare, only a factor lies in between.
+    monkeypatch.setattr(spread, lambda _, mine: (mine, 1.0 if 0 < mine < 1 else mine))
+    halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2 if epoch else rate)
+    with pytest.raises(InputError, match=r"scale_rate\(1\) on one host, 0.5 on another"):
+        fit(Watch(), halved)
+    assert ended == [1, 2]
+
+
 def test_rates_by_epoch_are_refused_where_a_schedule_changes_them_too(
     fit: Callable[..., tpu_training.Result],
 ) -> None:

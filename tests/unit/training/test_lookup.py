@@ -4,13 +4,13 @@ import json
 import logging
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
+from tests.serving import in_thread
 from tpu_core.google import Client, Tokens, Transport
 from tpu_training.cluster import google
 from tpu_training.cluster.endpoint import NamedTpu, Wait
@@ -157,16 +157,12 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server = Server()
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
-    thread.start()
     monkeypatch.setattr(google, "TPU", f"http://{server.host}/")
     monkeypatch.setattr("tpu_core.google._GOOGLE", re.compile(f"http://{server.host}/"))
     monkeypatch.setenv("GCE_METADATA_HOST", server.host)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield server
-    server.http.shutdown()
-    thread.join()
-    server.http.server_close()
+    with in_thread(server.http):
+        yield server
 
 
 def test_a_tpu_vm_is_read_from_v2_with_its_workers_in_order(server: Server) -> None:

@@ -313,8 +313,15 @@ class FakeHub:
         return [str(file.relative_to(self.folder)) for file in files]
 
     def snapshot_download(self, allow_patterns: list[str], **where: str) -> str:
+        from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
+
         self.asked.append((allow_patterns, where))
-        return str(self.folder)
+        names = self.list_repo_files(**where)
+        copied = self.folder.with_name("snapshot")
+        for name in filter_repo_objects(names, allow_patterns=allow_patterns):
+            (copied / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.folder / name, copied / name)
+        return str(copied)
 
 
 @pytest.fixture
@@ -348,6 +355,31 @@ def test_a_data_set_of_the_hub_is_converted_by_its_name_and_only_its_tables_are_
     assert (manifest.name, manifest.split("train").examples) == ("words", 6)
     where = {"repo_id": "ada/words", "repo_type": "dataset", **revision}
     assert hub.asked == [([f"{place}/test-0.csv", f"{place}/train-0.csv"], where)]
+
+
+@NEEDS_DATASETS
+def test_names_with_signs_of_patterns_are_fetched_from_the_hub(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    for split in ("train", "test"):
+        file = hub.folder / "small" / f"{split}-0.csv"
+        file.rename(file.with_name(f"{split}-[0*1]?.csv"))
+    manifest = convert("hf:ada/words/small", str(tmp_path / "out"))
+    assert [manifest.split(split).examples for split in ("train", "test")] == [6, 2]
+
+
+@NEEDS_DATASETS
+def test_of_several_forms_at_one_place_of_the_hub_parquet_alone_is_fetched(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"text": ["good", "bad"] * 2, "label": [0, 1] * 2}
+    for split in ("train", "test"):
+        path = str(hub.folder / "small" / f"{split}-0.parquet")
+        datasets.Dataset.from_dict(rows).to_parquet(path)
+    manifest = convert("hf:ada/words/small", str(tmp_path / "out"))
+    assert manifest.split("train").examples == 4
+    assert hub.asked[0][0] == ["small/test-0.parquet", "small/train-0.parquet"]
 
 
 @NEEDS_DATASETS

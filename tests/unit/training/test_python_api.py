@@ -322,6 +322,52 @@ def test_a_callback_scales_the_rate_also_after_a_restart(
     assert [row["learning_rate"] for row in then.history] == pytest.approx([rate / 2] * 4)
 
 
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_rate_that_a_callback_changes_is_in_the_checkpoint_of_that_step(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path, relative: bool
+) -> None:
+    class Halve(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            if relative:
+                self.control.learning_rate = report.learning_rate / 2
+            else:
+                self.control.scale_rate(0.5**step)
+
+    class Crash(tpu_training.Callback):
+        def between_loops(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == 2:
+                raise RuntimeError
+
+    sizes = {**SIZES, "schedule": "constant", "warmup_fraction": 0.0, "checkpoint_interval": 1}
+    given = {"data": ARRAYS, **sizes, "steps_per_loop": 1, "steps": 4}
+    whole = fit(create_model, callbacks=[Halve()], model_dir=str(tmp_path / "whole"), **given)
+    given["model_dir"] = str(tmp_path / "parts")
+    with pytest.raises(InputError, match="RuntimeError"):
+        fit(create_model, callbacks=[Halve(), Crash()], **given)
+    resumed = fit(create_model, callbacks=[Halve()], **given)
+    assert resumed.history == whole.history[2:]
+
+
+def test_a_callback_that_fails_before_a_loop_loses_no_checkpoint_that_is_due(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    class Fail(tpu_training.Callback):
+        def before_loop(self, step: int, report: tpu_training.LoopReport) -> None:
+            if step == 2:
+                self.control.scale_rate(0.5)
+                raise RuntimeError
+
+    sizes = {**SIZES, "schedule": "constant", "warmup_fraction": 0.0, "checkpoint_interval": 2}
+    given = {"data": ARRAYS, "model_dir": str(tmp_path / "parts"), **sizes, "steps": 4}
+    with pytest.raises(InputError, match="RuntimeError"):
+        fit(create_model, callbacks=[Fail()], **given)
+    resumed = fit(create_model, **given)
+    given["model_dir"] = str(tmp_path / "whole")
+    whole = [row["learning_rate"] for row in fit(create_model, **given).history]
+    assert [row["step"] for row in resumed.history] == [4]
+    assert [row["learning_rate"] for row in resumed.history] == pytest.approx([whole[1] / 2])
+
+
 def test_a_stop_between_loops_ends_after_the_loop_that_runs(
     fit: Callable[..., tpu_training.Result], tmp_path: Path
 ) -> None:

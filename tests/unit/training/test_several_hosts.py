@@ -21,6 +21,7 @@ from tests.patience import PATIENCE, until
 pytest.importorskip("jax", minversion="0.6.2")
 pytestmark = pytest.mark.training
 
+DEVICES = 4
 RANDOM = np.random.default_rng(4)
 ROWS = RANDOM.normal(size=(100, 6)).astype("f4")
 CLASSES = (ROWS.argmax(axis=1) // 2).astype(np.int64)
@@ -29,7 +30,8 @@ DATA = {"train": (ROWS[:69], CLASSES[:69]), "test": (ROWS[69:], CLASSES[69:])}
 SIZES: dict[str, Any] = {
     "global_batch_size": 16,
     "evaluation_batch_size": 16,
-    "steps_per_loop": 2,
+    # So that loops are the same however slow the machine is.
+    "steps_per_loop": 1,
     "steps": 40,
     "checkpoint_interval": 6,
     "learning_rate": 0.02,
@@ -111,7 +113,7 @@ class Host:
 
 @contextmanager
 def one(folder: Path) -> Iterator[Host]:
-    host = Host(folder, folder.parent / f"{folder.name}-results", {}, devices=2, pause=0)
+    host = Host(folder, folder.parent / f"{folder.name}-results", {}, devices=DEVICES, pause=0)
     with host.process:
         try:
             yield host
@@ -120,7 +122,9 @@ def one(folder: Path) -> Iterator[Host]:
 
 
 @contextmanager
-def two(folder: Path, model_dir: Path, pause: float = 0) -> Iterator[tuple[Host, Host]]:
+def several(
+    count: int, folder: Path, model_dir: Path, pause: float = 0
+) -> Iterator[tuple[Host, ...]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -128,13 +132,14 @@ def two(folder: Path, model_dir: Path, pause: float = 0) -> Iterator[tuple[Host,
     place = {"JAX_COORDINATOR_ADDRESS": address, "JAX_COORDINATOR_BIND_ADDRESS": address}
     with ExitStack() as stack:
         made = []
-        for index in range(2):
-            own = place | {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(index)}
-            host = Host(folder / str(index), model_dir, own, devices=1, pause=pause)
+        for index in range(count):
+            own = place | {"JAX_NUM_PROCESSES": str(count), "JAX_PROCESS_ID": str(index)}
+            devices = DEVICES // count
+            host = Host(folder / str(index), model_dir, own, devices=devices, pause=pause)
             stack.enter_context(host.process)
             stack.callback(host.process.kill)
             made.append(host)
-        yield made[0], made[1]
+        yield tuple(made)
 
 
 def same(mine: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -149,8 +154,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         yield host
 
 
-def test_two_hosts_train_as_one_that_has_their_devices(tmp_path: Path, alone: Host) -> None:
-    with two(tmp_path / "two", tmp_path / "results") as hosts:
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_hosts_train_as_one_that_has_their_devices(
+    count: int, tmp_path: Path, alone: Host
+) -> None:
+    with several(count, tmp_path / "all", tmp_path / "results") as hosts:
         expected, told = alone.result()
         weights, figures = zip(*(host.result() for host in hosts), strict=True)
     for mine, said in zip(weights, figures, strict=True):
@@ -169,7 +177,7 @@ def test_hosts_resume_after_one_was_asked_to_end_and_after_one_was_killed(
     tmp_path: Path, alone: Host
 ) -> None:
     results = tmp_path / "results"
-    with two(tmp_path / "first", results, pause=1) as (first, second):
+    with several(2, tmp_path / "first", results, pause=0.5) as (first, second):
         until(lambda: "at step 4\n" in second.said)
         second.process.send_signal(signal.SIGTERM)
         assert [first.end(), second.end()] == [75, 75], first.said + second.said
@@ -177,7 +185,7 @@ def test_hosts_resume_after_one_was_asked_to_end_and_after_one_was_killed(
     assert f"another host has to end; step {saved} is saved" in first.said
     assert f"received SIGTERM; step {saved} is saved" in second.said
 
-    with two(tmp_path / "next", results, pause=1) as (first, second):
+    with several(2, tmp_path / "next", results, pause=0.5) as (first, second):
         until(lambda: newest(results) > saved)
         second.process.kill()
         assert first.end() == 1, first.said
@@ -185,7 +193,7 @@ def test_hosts_resume_after_one_was_asked_to_end_and_after_one_was_killed(
     reached = newest(results)
     assert saved < reached < SIZES["steps"]
 
-    with two(tmp_path / "last", results) as (first, second):
+    with several(2, tmp_path / "last", results) as (first, second):
         resumed, _ = first.result()
         assert second.end() == 0, second.said
     assert f"restored {results}/checkpoints/ckpt-{reached}" in first.said

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from glob import escape
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, ClassVar
@@ -34,7 +35,7 @@ _TRAIN, _OTHERS = "train", ("test", "validation", "valid", "val", "dev")
 _SPLITS = (_TRAIN, "test", "validation")
 # Where Hugging Face's repositories keep their files.
 _FOLDER = "data"
-_TABLES = _CSV, _PARQUET, _TAR = ".csv", ".parquet", ".tar"
+_TABLES = _PARQUET, _CSV, _TAR = ".parquet", ".csv", ".tar"
 _PARQUET_MAGIC = b"PAR1"
 _TEXTS, _IMAGES = ("text", "sentence", "content", "txt"), ("image", "img", "jpg", "jpeg", "png")
 _LABELS = ("label", "labels", "class", "target", "fine_label", "cls")
@@ -92,7 +93,9 @@ def load_hub(given: str, options: Options) -> Source:
     try:
         files = [Path(file) for file in library.list_repo_files(**where)]
         every = [file for file in files if file.suffix in _TABLES]
-        own = [str(file) for file in every if file.parent in _searched(Path(*folders))]
+        there = [file for file in every if file.parent in _searched(Path(*folders))]
+        suffix = min((file.suffix for file in there), key=_TABLES.index, default="")
+        own = [escape(str(file)) for file in there if file.suffix == suffix]
         root = library.snapshot_download(allow_patterns=own, **where) if own else ""
     except Exception as error:  # Its own types, those of its HTTP client, and of the disk.
         reason = str(error).strip().partition("\n")[0]
@@ -134,8 +137,7 @@ def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
 
 def _named_splits(names: Iterable[str | None]) -> dict[str, str]:
     """Map train, test and validation to what a source with a split `train` calls them."""
-    found = [name for name in _OTHERS if name in names]
-    return dict(zip(_SPLITS, (_TRAIN, *found), strict=False))
+    return dict(zip(_SPLITS, (_TRAIN, *(n for n in _OTHERS if n in names)), strict=False))
 
 
 def holds(path: Path, suffix: str) -> bool:

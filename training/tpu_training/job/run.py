@@ -231,12 +231,16 @@ class Trainer:
         every = params.evaluation_interval if manifest.VALIDATION in data.splits else 0
         whole = max(1, data.split(manifest.TRAIN).examples // params.global_batch_size)
 
+        def record_rate(to: float) -> None:
+            if to != record.rate_factor:
+                self._checkpoints.wait()  # The pending one must record the rate before it.
+                record.rate_factor = to
+
         def scale(to: float) -> None:
-            record.rate_factor = to
             self._cluster.fetch(to_change=True)
             factor.assign(to)
 
-        rates = scale, self._checkpoints.wait, state.optimizer.rate, state.step, data.steps(params)
+        rates = scale, record_rate, state.optimizer.rate, state.step, data.steps(params)
         control = Control(self._model, self._shutdown.request_save, *rates, every, whole)
         # What an earlier run scaled stays scaled, whether or not a callback is still given.
         if self._observers or record.rate_factor != 1:
@@ -352,7 +356,7 @@ class Trainer:
         # `patience` counts evaluations, `best` has a step.
         patience = params.patience * params.evaluation_interval
         old = bool(patience and record.best and step - record.best["step"] >= patience)
-        least, most = self._cluster.spread(record.rate_factor)
+        least, most = self._cluster.spread(self._control.factor)
         if most != least:
             raise errors.InputError(
                 f"callbacks: scale_rate({most:g}) on one host, {least:g} on another; scale the "
@@ -471,17 +475,12 @@ class Metrics:
             tf.io.gfile.remove(table)
         splits = (manifest.TEST, manifest.VALIDATION)
         metrics = [f"{split}_{name}" for split in splits for name in self._metrics]
-        shown = [
-            f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
-        ]
+        known = {name: merged[name] for name in (*metrics, *_SUMMARY) if name in merged}
+        shown = [f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in known.items()]
         return " ".join([*shown, f"metrics={path}"]), merged
 
     def _names(self, classes: int) -> list[str]:
         return [str(name) for name in self._class_names or range(classes)]
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def log_plan(params: Params, data: data_set.DataSet, step: int) -> None:

@@ -24,7 +24,7 @@ class LoopReport:
         metrics: The task's metrics over them, by name.
         learning_rate: The rate of the loop's last step.
         seconds: The duration of the loop.
-        checkpoint_seconds: The time that a checkpoint after the loop has held the steps; 0 without.
+        checkpoint_seconds: How long a save has held the steps; 0 in `before_loop`, before it.
         input_seconds: The part of `seconds` spent waiting for input.
         flops: A step's operations in matrix products and convolutions; see loop/graph.py.
         gradient_norm: The mean of the steps' norms of the gradient, before clipping.
@@ -38,7 +38,7 @@ class LoopReport:
     metrics: Mapping[str, float]
     learning_rate: float
     seconds: float
-    checkpoint_seconds: float
+    checkpoint_seconds: float = 0.0
     input_seconds: float = 0.0
     flops: float = 0.0
     gradient_norm: float = 0.0
@@ -52,6 +52,7 @@ class Control:
     the rate.
 
     Attributes:
+        record_rate: Writes another factor to the next checkpoints than the one that counts.
         save: Saves a checkpoint after the loop that runs.
         epoch_steps: The steps from one validation to the next or, without any, of all examples.
         validates: Whether there are validations in between.
@@ -63,7 +64,7 @@ class Control:
         model: Callable[[], Any],
         save: Callable[[], None],
         scale: Callable[[float], None],
-        wait: Callable[[], None],
+        record_rate: Callable[[float], None],
         schedule: Callable[[Any], Any],
         step: Any,
         steps: int,
@@ -71,7 +72,7 @@ class Control:
         data_steps: int,
     ) -> None:
         """Take `schedule`, the rate of each of `steps` as it is without a factor, and the next."""
-        self._model, self.save, self._scale, self._wait = model, save, scale, wait
+        self._model, self.save, self._scale, self.record_rate = model, save, scale, record_rate
         self._schedule, self._step, self._steps = schedule, step, steps
         self.epoch_steps, self.validates = validation_steps or data_steps, bool(validation_steps)
         self.stopped, self.factor = False, 1.0
@@ -79,6 +80,7 @@ class Control:
     def scale_rate(self, factor: float) -> None:
         """Multiply the schedule's rate by `factor` from now on; a resumed training keeps that."""
         self.factor = float(factor)
+        self.record_rate(self.factor)
         self._scale(self.factor)
 
     @property
@@ -90,7 +92,6 @@ class Control:
     def learning_rate(self, rate: float) -> None:
         # The last rate of a schedule may be 0, which nothing scales.
         if scheduled := self._scheduled():
-            self._wait()  # A restart from the checkpoint that is pending sets the rate again.
             self.scale_rate(rate / scheduled)
 
     def _scheduled(self) -> float:
@@ -200,12 +201,13 @@ class KerasCallbacks(Callback):
         # A restart repeats a validation that is due, which ends the epoch.
         self.interval = every = control.epoch_steps
         factor, validates = control.factor, control.validates
-        self._call("on_epoch_begin", max(0, step - validates) // every, {})
+        self._begin_epoch(max(0, step - validates) // every)
         if (step if validates else step % every) and control.factor != factor:
             control.scale_rate(factor)
 
     def before_loop(self, step: int, report: LoopReport) -> None:
         """End a batch, and an epoch that no validation ends."""
+        self.control.record_rate(self.control.factor)
         logs = {"loss": report.loss, **report.metrics}
         self._loops.append((report.count, logs))
         self._last = report.last_step
@@ -232,7 +234,13 @@ class KerasCallbacks(Callback):
         epoch = (step - 1) // self.interval
         self._call("on_epoch_end", epoch, {**mean, **validated})
         if step < self._last and not self.control.stopped:
-            self._call("on_epoch_begin", epoch + 1, {})
+            self._begin_epoch(epoch + 1)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        factor = self.control.factor
+        self._call("on_epoch_begin", epoch, {})
+        # A restart from a checkpoint of this step begins the epoch again.
+        self.control.record_rate(factor)
 
     def _call(self, method: str, *arguments: Any) -> None:
         for each in self._given:

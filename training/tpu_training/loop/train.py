@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -115,10 +115,14 @@ def train(
             due = step == steps or (cluster.leads and schedule.is_due(step, evaluates))
             seconds, ends, saves = _agreed(cluster, shutdown, seconds, step < steps, due)
             pace.add(count, seconds)
-            held = _save(checkpoints, schedule, step) if saves else 0.0
-            report = _report(state, figures, (step, steps, count), (seconds, held), flops)
-            for callback in (*callbacks, *observers):
-                callback.before_loop(step, report)
+            report = _report(state, figures, (step, steps, count), seconds, flops)
+            try:
+                for callback in (*callbacks, *observers):
+                    callback.before_loop(step, report)
+            finally:
+                # With the rate that they have set, and also where one of them fails.
+                if saves:
+                    report = replace(report, checkpoint_seconds=_save(checkpoints, schedule, step))
             if step < steps and not (ends or evaluates or exhausted(step)):
                 count = _length(params, pace, step, steps, observers)
                 if not data.growth or data.growth.has((step + count) * batch):
@@ -193,7 +197,7 @@ def _report(
     state: TrainState,
     figures: LoopFigures,
     steps: tuple[int, int, int],
-    seconds: tuple[float, float],
+    seconds: float,
     flops: float,
 ) -> LoopReport:
     counted, sums = state.counted, figures.sums
@@ -204,8 +208,7 @@ def _report(
         loss=figures.loss,
         metrics=metrics,
         learning_rate=figures.learning_rate,
-        seconds=seconds[0],
-        checkpoint_seconds=seconds[1],
+        seconds=seconds,
         input_seconds=figures.input_seconds,
         flops=flops,
         gradient_norm=figures.gradient_norm,

@@ -80,7 +80,7 @@ def _he_normal(shape: tuple[int, ...], inputs: int, seed: int) -> tf.Tensor:
 
 _MOMENTUM = 0.9
 _BATCH_EPSILON = 1e-5
-_LAYER_EPSILON = 1e-6
+_LAYER_EPSILON = 1e-12
 
 
 class BatchNorm(tf.Module):  # type: ignore[misc]

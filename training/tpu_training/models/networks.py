@@ -164,7 +164,7 @@ class EncoderLayer(tf.Module):  # type: ignore[misc]
         """Map (batch, length, size); see SelfAttention for `texts`."""
         attended = self.attention(x, texts, causal)
         x = self.attention_norm(x + layers.dropout(attended, self._dropout, training))
-        wide = tf.nn.gelu(self.widen(x), approximate=True)
+        wide = tf.nn.gelu(self.widen(x))
         narrow = layers.dropout(self.narrow(wide), self._dropout, training)
         return self.feed_forward_norm(x + narrow)
 

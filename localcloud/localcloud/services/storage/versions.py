@@ -175,9 +175,7 @@ def disk_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        message = f"the local cloud's disk is full: {error.strerror}"
-        reason = "insufficientStorage"
-        raise ApiError(507, message, status="RESOURCE_EXHAUSTED", reason=reason) from None
+        raise ApiError(507, f"the local cloud's disk is full: {error.strerror}") from None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import io
 import ssl
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from localcloud import cli
 from localcloud.app import LocalCloud
 from localcloud.server import authority
 from localcloud.server.authority import Authority
+from tests.serving import in_thread
 
 CREDENTIALS = {"project": "tpu-stack-local", "access_token": "t", "refresh_token": "r"}
 # An address that no NO_PROXY of `env` names: clients go by way of the local cloud.
@@ -72,12 +72,8 @@ def company(tmp_path: Path) -> Iterator[Company]:
     authority.issue_cert(INDEX).configure_cert(context)
     server = ThreadingHTTPServer((INDEX, 0), Index)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield Company(file, f"https://{INDEX}:{server.server_address[1]}")
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with in_thread(server):
+        yield Company(file, f"https://{INDEX}:{server.server_address[1]}")
 
 
 def shell(local_cloud: LocalCloud, own: dict[str, str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.body import schema_problems
 from localcloud.core.clock import VirtualClock
 from localcloud.core.discovery import document
+from localcloud.core.errors import ApiError
 from localcloud.core.store import Store
 from localcloud.testing import Client
 
@@ -65,8 +66,9 @@ def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path) -> None:
     store.put("kind", "a", {"n": 1})
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count={pages}")
-    with pytest.raises(sqlite3.OperationalError, match="full"):
+    with pytest.raises(ApiError, match="the local cloud's disk is full") as refused:
         store.put("kind", "b", {"text": "x" * 100_000})
+    assert (refused.value.code, refused.value.reason) == (507, "insufficientStorage")
     store._db.execute("PRAGMA query_only=ON")
     with pytest.raises(sqlite3.OperationalError):
         store.put("kind", "a", {"n": 2})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.testing import Client, machine
+from tests.serving import in_thread
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}"
@@ -85,20 +85,15 @@ class Page:
 
     def __init__(self) -> None:
         self._handler = type("Answer", (_Answer,), {})
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        self.address = ("127.0.0.1", self._server.server_port)
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler)
+        self.address = ("127.0.0.1", self.server.server_port)
 
     def answers(self, status: int) -> None:
         self._handler.status = status  # type: ignore[attr-defined]
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
 def page() -> Iterator[Page]:
     made = Page()
-    yield made
-    made.close()
+    with in_thread(made.server):
+        yield made

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -11,6 +10,7 @@ import requests
 from localcloud.core.call import Response
 from localcloud.server.authority import Authority
 from localcloud.server.proxy import Listener
+from tests.serving import in_thread
 
 Connect = Callable[..., socket.socket]
 SIZE = 3 << 20
@@ -38,11 +38,8 @@ class Elsewhere(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def elsewhere() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield int(server.server_address[1])
-    server.shutdown()
-    server.server_close()
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)) as server:
+        yield server.server_port
 
 
 @pytest.fixture
@@ -91,20 +88,20 @@ def test_the_users_own_proxy_is_used_for_other_hosts(
             asked.append(self.path)
             super().do_GET()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     unused = Response(500)
-    listener = Listener(0, tls=authority.context(), apis=lambda _: unused, direct=lambda _: unused)
-    listener.start()
-    session = requests.Session()
-    session.trust_env = False
-    session.proxies = {"http": f"http://127.0.0.1:{listener.port}"}
-    answer = session.get("http://packages.example/index", timeout=20)
+    with in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Proxy)) as server:
+        # The listener reads it once, when it is made.
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+        listener = Listener(
+            0, tls=authority.context(), apis=lambda _: unused, direct=lambda _: unused
+        )
+        listener.start()
+        session = requests.Session()
+        session.trust_env = False
+        session.proxies = {"http": f"http://127.0.0.1:{listener.port}"}
+        answer = session.get("http://packages.example/index", timeout=20)
+        listener.stop()
     assert answer.status_code == 200
     assert asked == ["http://packages.example/index"]
-    listener.stop()
-    server.shutdown()
-    server.server_close()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import threading
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.testing import CliRunner
 
+from tests.serving import in_thread
 from tests.unit.tpustack.conftest import Run
 from tpustack.ci import forge, result
 from tpustack.ci.command import command
@@ -112,11 +112,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
-    threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    with in_thread(Server()) as made:
+        yield made
 
 
 GITHUB = ("/repos/me/mine/issues/7/comments", "/repos/me/mine/issues")
