@@ -181,6 +181,7 @@ NOT_ASKED = {
     "recovery.enabled": "the machine's own doing, which test_recovery.py has",
     "recovery.failuresPerDay": "a number for the machine",
     "recovery.preemptionsPerDay": "a number for the machine",
+    "recovery.serviceAccount": "of the VM on Compute Engine, which test_compute.py has",
     "training.backend": "what the machine installs",
     "training.job": "a text in the machine's metadata",
     "training.wheel": "a file here",

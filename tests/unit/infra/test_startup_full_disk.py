@@ -11,7 +11,7 @@ import tpu_agent
 STARTUP = Path(tpu_agent.__file__).parent / "startup"
 # Nothing can be written below HOME, as on a full disk; systemd-run says what it is to run.
 FAKES = """
-attribute() { echo "# the $1"; }
+attribute() { [ "$1" != tpu-form ] && echo "# the $1"; }
 systemctl() { return 1; }
 systemd-run() { echo "runs ${*: -1}"; }
 require_scope() { echo training; exit 1; }
