@@ -164,7 +164,10 @@ class EncoderLayer(tf.Module):  # type: ignore[misc]
         """Map (batch, length, size); see SelfAttention for `texts`."""
         attended = self.attention(x, texts, causal)
         x = self.attention_norm(x + layers.dropout(attended, self._dropout, training))
-        wide = tf.nn.gelu(self.widen(x))
+        wide = self.widen(x)
+        # GPT-2's is approximate, BERT's exact, which costs a v3 5 % of time and 13 % of memory, and
+        # differs by less than what bfloat16 rounds off.
+        wide = tf.nn.gelu(wide, approximate=causal or wide.dtype == tf.bfloat16)
         narrow = layers.dropout(self.narrow(wide), self._dropout, training)
         return self.feed_forward_norm(x + narrow)
 
