@@ -181,14 +181,20 @@ def migrated(stack: str, catalog: Catalog) -> tuple[dict[str, Any], list[str]]:
     # A runtime has one of its own, the image of a machine does not.
     tensorflow = software.trainer_tensorflow(settings, context_of(stack, settings, catalog))
     _put(config, f"{own}training.tensorflowVersion", tensorflow)
-    problems = find_problems(*_parsed(config, stack, catalog))
-    left = [each for each in problems if each.setting.startswith(_LEFT_OUT)]
-    for problem in left:
-        _put(config, own + problem.setting, None)
-    found = _parsed(config, stack, catalog)
+    left: list[base.Problem] = []
+    while True:
+        found = _parsed(config, stack, catalog)
+        problems = find_problems(*found)
+        # Without recovery there is no VM either, whose settings are then left out, too.
+        more = [each for each in problems if each.setting.startswith(_LEFT_OUT)]
+        if not more:
+            break
+        left += more
+        for problem in more:
+            _put(config, own + problem.setting, None)
     # The wheel and the data need not be built yet.
     unbuilt = ("training.wheel", "training.data")
-    errors.refuse([each for each in find_problems(*found) if not each.setting.startswith(unbuilt)])
+    errors.refuse([each for each in problems if not each.setting.startswith(unbuilt)])
     hours = [of_stack(each, stack, catalog).configured for each in (settings, found[0])]
     before, after = (f"{'' if h.complete else 'over '}{words.money(h.hour, 4)}" for h in hours)
     unit = "V2Vm" if settings.tpu.queue is None else "QueuedResource"

@@ -140,11 +140,11 @@ def test_a_machine_type_makes_a_stack_of_compute_engine_for_jobs(
     assert run("check", "--stack", "mine").code == 0
 
 
-def test_a_vm_next_to_a_machine_of_compute_engine_is_refused(project: Path, run: Run) -> None:
+def test_a_vm_that_drives_a_machine_of_compute_engine_is_refused(project: Path, run: Run) -> None:
     told = ["--project", "my-project", "--zone", "us-east5-a", "--capacity", "spot", *HOME]
     done = run("init", "mine", *told, "--accelerator-type", "ct6e-standard-4t", "--run-on", "vm")
     assert done.code == 2
-    assert 'training.runOn: "vm" is for a VM next to the TPU' in done.err
+    assert 'training.runOn: "vm" is for a VM that drives the TPU' in done.err
 
 
 def test_git_ignores_a_personal_stack_file(project: Path, run: Run) -> None:

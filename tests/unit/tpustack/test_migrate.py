@@ -50,8 +50,10 @@ def test_a_stack_gets_its_machine_and_keeps_what_compute_engine_has(
             "gcp:project": "our-tpus",
             "tpu-stack:architecture": "compute",
             "tpu-stack:labels": {"team": "vision"},
+            "tpu-stack:recovery": {"enabled": True},
             "tpu-stack:tpu": {"acceleratorType": "ct6e-standard-4t", "capacity": "spot"},
             "tpu-stack:training": {"runOn": "tpu", "tensorflowVersion": "2.18.0"},
+            "tpu-stack:vm": {"machineType": "n2-standard-4"},
             "tpu-stack:zone": "us-east5-a",
         },
     }
@@ -64,14 +66,27 @@ def test_the_comments_say_what_changes_what_to_delete_and_what_stays(
     write(project)
     comments = [line for line in run("migrate", "old").out.splitlines() if line.startswith("#")]
     said = " ".join(line.removeprefix("#").strip() for line in comments)
-    for left in ("tpu.queued.waitMinutes", "tpu.runtimeVersion", "vm", "limits.idleMinutes"):
+    for left in ("tpu.queued.waitMinutes", "tpu.runtimeVersion", "limits.idleMinutes"):
         assert f"Left out: {left} " in said
-    assert "Left out: recovery.enabled is not available for this stack" in said
+    assert "the VM only recreates a preempted TPU" in said
     assert "Price: $" in said
     assert "not Google's word" in said
-    assert "`tpustack recover --loop --stack old`" in said
     assert "--target '**:QueuedResource::**' --target '**:Instance::**'" in said
     assert "The bucket stays" in said
+
+
+def test_a_stack_that_google_recovers_has_no_vm_afterwards(run: Run, project: Path) -> None:
+    write(project, tpu=V5P, zone="us-central1-a")
+    done = run("migrate", "old")
+    assert not {"tpu-stack:vm", "tpu-stack:recovery"} & {*yaml.safe_load(done.out)["config"]}
+    said = " ".join(done.out.split("\n#   "))
+    assert "Left out: vm " in said
+    assert "Left out: recovery.enabled is not available for this stack" in said
+
+
+def test_comments_fit_a_terminal(run: Run, project: Path) -> None:
+    write(project)
+    comments = [line for line in run("migrate", "old").out.splitlines() if line.startswith("#")]
     assert max(map(len, comments)) <= 80
 
 
