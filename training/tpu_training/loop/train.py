@@ -119,8 +119,7 @@ def train(
             try:
                 for callback in (*callbacks, *observers):
                     callback.before_loop(step, report)
-            finally:
-                # With the rate that they have set, and also where one of them fails.
+            finally:  # With the rate that they have set, also if one of them fails.
                 if saves:
                     report = replace(report, checkpoint_seconds=_save(checkpoints, schedule, step))
             if step < steps and not (ends or evaluates or exhausted(step)):
