@@ -163,9 +163,8 @@ def _reached(proof: Proof, is_enough: Callable[..., object], seconds: float = PA
 def preemption(proof: Proof) -> tuple[bool, str]:
     """Ask whether a spot machine that is preempted reads so while it shuts down.
 
-    A simulated maintenance event preempts it: Google names it as a test of preemption in
-    docs.cloud.google.com/compute/docs/instances/simulating-host-maintenance, and a user read TRUE
-    (github.com/GoogleCloudPlatform/k8s-node-termination-handler/issues/8).
+    A simulated maintenance event is to preempt it: Google names this test of preemption in
+    docs.cloud.google.com/compute/docs/instances/simulating-host-maintenance.
     """
     machine, found = proof.machine(), dict[str, int]()
     proof.google.post(f"{machine}/simulateMaintenanceEvent", {})
