@@ -52,6 +52,13 @@ _TRAINS = re.compile(r"^pytestmark = .*training", re.M)
 StartTraining = Callable[..., "subprocess.Popen[str]"]
 
 
+@pytest.fixture(autouse=True)
+def no_seed_of_others() -> None:
+    """Draw other numbers than the last test, whose model may have set a seed for its process."""
+    if tensorflow := sys.modules.get("tensorflow"):
+        tensorflow.random.set_seed(None)
+
+
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Load TensorFlow as the trainer does, for half the time, before a module that needs it."""
     if isinstance(collector, pytest.Module) and _TRAINS.search(collector.path.read_text("utf-8")):

@@ -150,7 +150,6 @@ def test_the_order_depends_on_the_seed_only(tmp_path: Path, data: DataSet) -> No
 def test_operations_that_do_not_repeat_are_refused_with_their_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
-    tf.random.set_seed(None)  # Another test's model may have set one, which shuffles take.
     graph = trace(load_function(write(tmp_path, (old, new)), "data"))
     with pytest.raises(InputError, match=message + ".*--order=fast"):
         refuse_unrepeatable(graph, "mine.py")

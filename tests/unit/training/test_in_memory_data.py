@@ -443,7 +443,6 @@ def test_a_dataset_without_end_or_with_ragged_features_or_nan_is_refused() -> No
 
     from tpu_training.data import data_set, function
 
-    tf.random.set_seed(None)  # Another test's model may have set one, which shuffles take.
     ragged = tf.data.Dataset.from_tensor_slices((tf.ragged.constant([[1.0], [2.0, 3.0]]), [0, 1]))
     given = {
         "never ends; remove repeat()": dataset().repeat(),
