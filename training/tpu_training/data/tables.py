@@ -137,7 +137,8 @@ def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
 
 def _named_splits(names: Iterable[str | None]) -> dict[str, str]:
     """Map train, test and validation to what a source with a split `train` calls them."""
-    return dict(zip(_SPLITS, (_TRAIN, *(n for n in _OTHERS if n in names)), strict=False))
+    found = [name for name in _OTHERS if name in names]
+    return dict(zip(_SPLITS, (_TRAIN, *found), strict=False))
 
 
 def holds(path: Path, suffix: str) -> bool:
