@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import grpc  # type: ignore[import-untyped]
 import pulumi
-from pulumi import dynamic
 from pulumi.dynamic.dynamic import PROVIDER_KEY
 from pulumi.errors import InputPropertiesError
 from pulumi.provider.experimental import provider as protocol, server
@@ -31,8 +30,7 @@ from pulumi.runtime.stack import wait_for_rpcs
 from tpu_core.words import plural
 from tpu_infra import catalog, checks, credentials, names, program
 from tpu_infra.checks import software
-from tpu_infra.resources.request import QueuedNodeProvider, QueuedRequestProvider
-from tpu_infra.resources.vertex import VertexJobsProvider
+from tpu_infra.resources.provider import PROVIDERS
 from tpu_infra.rest import Api
 from tpu_infra.settings import StackSettings, base, parse
 from tpu_infra.settings.base import Problem, SettingsError
@@ -419,11 +417,6 @@ def _value(value: Any) -> PropertyValue:
 # this package, and the state holds no pickle.
 
 _DYNAMIC: Final = "pulumi-python:dynamic/"
-PROVIDERS: Final[dict[str, type[dynamic.ResourceProvider]]] = {
-    f"{PACKAGE}:tpu:QueuedResource": QueuedRequestProvider,
-    f"{PACKAGE}:tpu:QueuedNode": QueuedNodeProvider,
-    f"{PACKAGE}:vertex:CustomJobs": VertexJobsProvider,
-}
 
 
 def _make_own(request: RegisterResourceRequest, given: Json) -> None:
@@ -506,7 +499,7 @@ async def _sent(properties: Json) -> Any:
 
 async def _ask(urn: str, context: Any, inputs: Json, what: str, *arguments: Any) -> Any:
     """Have a resource's provider do something, in a thread, since most of it is waiting."""
-    provider = PROVIDERS[urn.split("::")[2].rpartition("$")[2]]()
+    provider = PROVIDERS[urn.split("::")[2].rpartition("$")[2].removeprefix(f"{PACKAGE}:")]()
 
     def asked() -> Any:
         Api.configured_here.set(inputs.get(_CREDENTIALS) or {})

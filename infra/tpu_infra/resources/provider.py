@@ -7,6 +7,7 @@ this checkout. The engine starts this module through plugin/.
 
 import base64
 import runpy
+from typing import Final
 
 import dill
 from pulumi import dynamic
@@ -16,6 +17,12 @@ from tpu_infra.resources.request import QueuedNodeProvider, QueuedRequestProvide
 from tpu_infra.resources.vertex import VertexJobsProvider
 
 Provider = type[dynamic.ResourceProvider]
+PROVIDERS: Final[dict[str, Provider]] = {
+    "tpu:QueuedResource": QueuedRequestProvider,
+    "tpu:QueuedNode": QueuedNodeProvider,
+    "vertex:CustomJobs": VertexJobsProvider,
+}
+"""Those of a stack, here and as the components' plugin (tpu_infra/plugin.py), by resource."""
 
 
 class UnknownProviderError(Exception):
@@ -31,8 +38,7 @@ class UnknownProviderError(Exception):
 
 def known() -> dict[str, Provider]:
     """Return the providers by their pickles, in base64, as the state has them."""
-    providers = (QueuedRequestProvider, QueuedNodeProvider, VertexJobsProvider)
-    return {serialize_provider(each()): each for each in providers}
+    return {serialize_provider(each()): each for each in PROVIDERS.values()}
 
 
 def provider_of(pickled: bytes) -> dynamic.ResourceProvider:

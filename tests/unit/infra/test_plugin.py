@@ -26,6 +26,7 @@ from pulumi.runtime.proto import provider_pb2 as messages
 from tests.patience import PATIENCE
 from tpu_infra import advice, checks, plugin, program, rest
 from tpu_infra.credentials import of_program
+from tpu_infra.resources.provider import PROVIDERS
 from tpu_infra.settings import StackSettings
 from tpu_infra.settings.base import SettingsError
 
@@ -307,8 +308,9 @@ def test_what_a_component_declares_for_itself_is_of_its_package_and_has_no_pickl
     account = {"gcp:impersonateServiceAccount": "me@p-123456.iam.gserviceaccount.com"}
     told = construct(kind="TpuQueue", **account, **{"gcp:zone": "a"})
     own = {each.type: each for each in told.values() if each.type.startswith("tpu-stack:")}
-    assert plugin.PROVIDERS.keys() <= own.keys()
-    for each in (own[kind] for kind in plugin.PROVIDERS):
+    kinds = {f"tpu-stack:{name}" for name in PROVIDERS}
+    assert kinds <= own.keys()
+    for each in (own[kind] for kind in kinds):
         assert "__provider" not in each.object
         assert dict(each.object["credentials"]) == account
         assert each.version == plugin.VERSION
@@ -343,7 +345,7 @@ def delete(root: Path, monkeypatch: pytest.MonkeyPatch) -> Delete:
                 deleted(_props["name"], lambda: dict(rest.Api("", "")._client))  # type: ignore
 
         kind = "tpu-stack:tpu:QueuedNode"
-        monkeypatch.setitem(plugin.PROVIDERS, kind, Deletes)
+        monkeypatch.setitem(PROVIDERS, kind.removeprefix("tpu-stack:"), Deletes)
         request = messages.DeleteRequest(id="1", urn=f"urn:pulumi:s::p::a:b:c${kind}::its::name")
         request.properties.update({"name": name, "credentials": {PROJECT: created}})
         if now:
